@@ -1,0 +1,76 @@
+"""The models of a plan: tasks, decisions, retries."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+Priority = Literal["high", "medium", "low"]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+Duration = Annotated[float, Field(gt=0, description="seconds")]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Retries(Model):
+    """Try a failed task again `count` times, waiting `backoff_s`, then twice that, and so on up to `backoff_max_s`."""
+
+    count: int = Field(0, ge=0, le=100)
+    backoff_s: float = Field(5.0, ge=0)
+    backoff_max_s: float = Field(600.0, ge=0)
+
+
+class Option(Model):
+    """One answer to a decision, and what it would mean."""
+
+    key: Name
+    title: str = ""
+    consequence: str = ""
+
+
+def _distinct(options: list[Option]) -> list[Option]:
+    keys = [option.key for option in options]
+    if len(set(keys)) < len(keys):
+        raise ValueError("two options have the same key")
+    return options
+
+
+class Decision(Model):
+    """A question that a person answers with `harness decide`; the tasks that need it wait for the answer."""
+
+    question: str
+    options: Annotated[list[Option], Field(min_length=2), AfterValidator(_distinct)]
+    recommended: Name | None = None
+
+
+class Task(Model):
+    """One todo item. A task has a tool, or a decision, or (in a draft) neither."""
+
+    id: Name
+    content: str = Field(min_length=1)
+    priority: Priority = "medium"
+    needs: list[Name] = []
+    tool: str | None = None
+    with_: dict[str, Any] = Field({}, alias="with")
+    outputs: dict[Name, str] = {}
+    decision: Decision | None = None
+    retries: Retries = Retries()
+    timeout_s: Duration | None = Field(None, alias="timeout")
+    when: str | None = None
+    env: str | None = None
+    note: str = ""  # kept from an imported todo list, for example an agent's claim that it is done
+
+
+class Plan(Model):
+    """A todo list with dependencies and priorities. `count`, where stated, must equal the number of tasks."""
+
+    name: Name
+    content: str = ""
+    count: int | None = None
+    vars: dict[Name, str | int | float | bool] = {}
+    envs: dict[Name, str] = {}
+    clean_roots: list[str] = []  # the folders below which a tool may delete
+    grace_s: Duration = 30.0  # between asking a task to stop and killing it
+    on_interrupt: Literal["stop", "detach"] = "stop"
+    tasks: list[Task] = Field(min_length=1)
