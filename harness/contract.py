@@ -43,7 +43,7 @@ class Needs(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    cpus: int = 1
+    cpus: int = 0  # 0: it doesn't say
     gpus: int = 0
     gpu_free_bytes: int = 0
     ram_bytes: int = 0
@@ -117,6 +117,10 @@ class Context:
         self.stop_requested = False
         self._events = (self.folder / "events.jsonl").open("a", encoding="utf-8", buffering=1)
         self._last_progress_s = 0.0
+
+    def close(self) -> None:
+        """No more will be reported."""
+        self._events.close()
 
     def _event(self, kind: str, **data: Any) -> None:
         self._events.write(json.dumps({"t": time.time(), "type": kind, **data}) + "\n")

@@ -12,6 +12,7 @@ HarnessError                70  what, where, found, do: four short sentences, em
     └── Interrupted         75  a tool stopped because it was asked to, with its progress saved
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 EXIT_OK = 0
@@ -112,3 +113,11 @@ class ToolError(HarnessError):
 class Interrupted(ToolError):  # noqa: N818 - not an error of anybody's
     exit_code = WORKER_INTERRUPTED
     code = "interrupted"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """ "Did you mean 'x'?" for the nearest of `known`, or nothing."""
+    import difflib  # noqa: PLC0415 - only a mistake pays for it
+
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"Did you mean '{near[0]}'?" if near else ""

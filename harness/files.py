@@ -169,9 +169,7 @@ def seal(path: Path) -> Seal:
         return Seal("file", status.st_size, 1, digest_file(path), str(stamp(path)))
     files = _walk(path)
     known = _manifest(path, files)
-    lines = [
-        (name, s.st_size, known.get(name) or digest_file(path / name)) for name, s in files if name != MANIFEST
-    ]
+    lines = [(name, s.st_size, known.get(name) or digest_file(path / name)) for name, s in files if name != MANIFEST]
     times = digest_json([(name, s.st_size, s.st_mtime_ns) for name, s in files])
     return Seal("folder", sum(s.st_size for _, s in files), len(files), digest_json(lines), times)
 
@@ -182,3 +180,12 @@ def holds(path: Path, seal_: Seal) -> bool:
     if now is None:
         return False
     return now == seal_.stamp or seal(path).digest == seal_.digest
+
+
+def crash_report(text: str) -> Path:
+    """Keep a traceback in the user's state folder and return its path."""
+    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "drafter-harness"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"crash-{os.getpid()}.log"
+    path.write_text(text, encoding="utf-8")
+    return path

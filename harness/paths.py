@@ -11,11 +11,6 @@ class AttemptPaths:
     folder: Path
 
     @property
-    def launch(self) -> Path:
-        """What the shim is to start: argv, cwd, env, grace_s, timeout_s."""
-        return self.folder / "launch.json"
-
-    @property
     def lock(self) -> Path:
         """Held with flock by the shim for as long as it lives."""
         return self.folder / "lock"
@@ -61,11 +56,6 @@ class PlanPaths:
     def lock(self) -> Path:
         """Held with flock by the run that owns the plan; says pid, host and since when."""
         return self.folder / "run.lock"
-
-    @property
-    def crash(self) -> Path:
-        """Traceback of a fault of ours."""
-        return self.folder / "crash.log"
 
     def task(self, task: str) -> Path:
         return self.folder / "tasks" / task

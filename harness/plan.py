@@ -1,12 +1,30 @@
-"""The models of a plan: tasks, decisions, retries."""
+"""The models of a plan: tasks, decisions, retries, and the steps that they resolve to."""
 
+import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from harness.contract import Tool
 
 Priority = Literal["high", "medium", "low"]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
-Duration = Annotated[float, Field(gt=0, description="seconds")]
+
+
+def seconds(value: object) -> object:
+    """`90`, "90s", "30m", "2h", "1h30m" or "2d" as seconds; anything else is handed on for pydantic to refuse."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", value.strip())
+    if not match or not value.strip():
+        raise ValueError("a duration is seconds or like 90s, 30m, 2h, 1h30m, 2d")
+    days, hours, minutes, rest = (float(part or 0) for part in match.groups())
+    return days * 86400 + hours * 3600 + minutes * 60 + rest
+
+
+Duration = Annotated[float, BeforeValidator(seconds), Field(gt=0, allow_inf_nan=False, description="seconds")]
 
 
 class Model(BaseModel):
@@ -17,8 +35,8 @@ class Retries(Model):
     """Try a failed task again `count` times, waiting `backoff_s`, then twice that, and so on up to `backoff_max_s`."""
 
     count: int = Field(0, ge=0, le=100)
-    backoff_s: float = Field(5.0, ge=0)
-    backoff_max_s: float = Field(600.0, ge=0)
+    backoff_s: float = Field(5.0, ge=0, allow_inf_nan=False)
+    backoff_max_s: float = Field(600.0, ge=0, allow_inf_nan=False)
 
 
 class Option(Model):
@@ -70,7 +88,34 @@ class Plan(Model):
     count: int | None = None
     vars: dict[Name, str | int | float | bool] = {}
     envs: dict[Name, str] = {}
-    clean_roots: list[str] = []  # the folders below which a tool may delete
     grace_s: Duration = 30.0  # between asking a task to stop and killing it
     on_interrupt: Literal["stop", "detach"] = "stop"
     tasks: list[Task] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A task, resolved as far as it can be before anything runs.
+
+    `needs` holds the explicit ones and those that references imply; `params` is `with` after substitution, where the
+    names in `deferred` still refer to values that are known only at run time; `outputs` and `inputs` are paths
+    relative to the root.
+    """
+
+    task: Task
+    needs: tuple[str, ...]
+    tool: Tool | None
+    params: dict[str, Any]
+    outputs: dict[str, str]
+    inputs: tuple[str, ...]
+    deferred: frozenset[str]
+
+
+@dataclass(frozen=True)
+class LoadedPlan:
+    """A valid plan with its steps in plan order; `digest` is the SHA-256 of the file's bytes."""
+
+    plan: Plan
+    path: Path
+    digest: str
+    steps: dict[str, Step]

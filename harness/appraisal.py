@@ -1,0 +1,138 @@
+"""Whether a task's completion checkpoint still holds, and if not, why."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from harness import files, fingerprint, references
+from harness.contract import Params, ToolError
+from harness.plan import Step
+from harness.state import Checkpoint
+from harness.store import Store
+
+
+@cache
+def defaults(model: type[Params]) -> dict[str, Any]:
+    """The values of those parameters that have a default."""
+    empty = model.model_construct()
+    return {name: getattr(empty, name) for name, field in model.model_fields.items() if not field.is_required()}
+
+
+@dataclass(frozen=True)
+class Appraisal:
+    """What a task would run with now, and why its checkpoint doesn't hold (None: it holds)."""
+
+    params: dict[str, Any]
+    parts: dict[str, Any]
+    fingerprint: str
+    stale: str | None
+
+
+class Appraiser:
+    """Compares each step with its checkpoint. `checkpoints` and `choices` are looked up live: the engine updates them."""
+
+    def __init__(
+        self,
+        steps: Mapping[str, Step],
+        root: Path,
+        store: Store,
+        *,
+        checkpoints: Mapping[str, Checkpoint],
+        choices: Mapping[str, str],
+    ) -> None:
+        self.steps, self.root, self.store = steps, root, store
+        self.checkpoints, self.choices = checkpoints, choices
+
+    def value(self, task: str, name: str) -> Any:
+        """The value of `${tasks.<task>.outputs.<name>}` now; None where the task was skipped or made no such value."""
+        if name == "choice" and task in self.choices:
+            return self.choices[task]
+        path = self.steps[task].outputs.get(name)
+        if path is not None:
+            return path
+        checkpoint = self.checkpoints.get(task)
+        return checkpoint.values.get(name) if checkpoint else None
+
+    def wanted(self, step: Step) -> bool:
+        """Whether the step's `when` holds. Raises ToolError when it compares what can't be compared."""
+        when = step.task.when
+        try:
+            return when is None or references.evaluate(when, self.value)
+        except TypeError as error:
+            raise ToolError(f"'when' can't be decided: {error}", found=f"'{when}'") from error
+
+    def params(self, step: Step) -> dict[str, Any]:
+        """The step's parameters with every reference replaced and defaults filled in."""
+        assert step.tool is not None
+        params = references.resolve(step.params, self.value) if step.deferred else step.params
+        for name in step.deferred:
+            if params.get(name) is None:
+                raise ToolError(
+                    f"parameter '{name}' refers to a value that was never made",
+                    found=f"'{step.params[name]}'",
+                    do="The task that should make it was skipped",
+                )
+        return {**defaults(step.tool.params), **params}
+
+    def appraise(self, step: Step) -> Appraisal:
+        """Appraise a step whose needs are all settled."""
+        params = self.params(step)
+        upstream = {need: self.checkpoints[need] for need in step.needs if need in self.checkpoints}
+        parts = fingerprint.parts(step, params, self._input_digests(step), upstream)
+        checkpoint = self.checkpoints.get(step.task.id)
+        held = {}
+        if checkpoint:
+            held = {
+                name: name in checkpoint.freed or files.holds(self.root / step.outputs[name], seal)
+                for name, seal in checkpoint.seals.items()
+                if name in step.outputs
+            }
+        stale = fingerprint.staleness(step, checkpoint, parts, held)
+        return Appraisal(params, parts, fingerprint.fingerprint(parts), stale)
+
+    def freed_needs(self, step: Step) -> dict[str, str]:
+        """The needs of `step` whose outputs were freed on purpose and are wanted again, with the reason."""
+        found = {}
+        for need in step.needs:
+            checkpoint = self.checkpoints.get(need)
+            for name, by in (checkpoint.freed if checkpoint else {}).items():
+                if self.steps[need].outputs.get(name) in _strings(step.params):
+                    found[need] = f"output '{name}' was freed by '{by}' and is needed again by '{step.task.id}'"
+        return found
+
+    def _input_digests(self, step: Step) -> dict[str, str]:
+        """Digests of the step's inputs that no upstream step makes; "missing" where nothing is there."""
+        made = [Path(path) for need in step.needs for path in self.steps[need].outputs.values()]
+        digests = {}
+        for name in step.inputs:
+            path = Path(name)
+            if any(path == output or output in path.parents for output in made):
+                continue
+            digests[name] = self._digest(self.root / path)
+        return digests
+
+    def _digest(self, path: Path) -> str:
+        now = files.stamp(path)
+        if now is None:
+            return "missing"
+        known = self.store.seen_digest(str(path), now)
+        if known is None:
+            known = files.seal(path).digest
+            self.store.remember_digest(str(path), now, known)
+        return known
+
+
+def _strings(value: Any) -> set[str]:
+    """Every string inside nested lists and dicts."""
+    found, pending = set(), [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            found.add(item)
+        elif isinstance(item, Mapping):
+            pending.extend(item.values())
+        elif isinstance(item, list | tuple):
+            pending.extend(item)
+    return found

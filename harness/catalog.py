@@ -1,0 +1,54 @@
+"""The tools that plans can name: our generic ones and those of installed packs."""
+
+import importlib.util
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from harness import generic
+from harness.contract import Tool
+from harness.errors import NotFoundError, UsageError, nearest
+
+GROUP = "harness.tools"
+
+
+def tools() -> dict[str, Tool]:
+    """Every tool by name. Raises UsageError, naming the pack, for one that can't be used."""
+    found = {tool.name: tool for tool in generic.TOOLS}
+    owners = dict.fromkeys(found, "harness itself")
+    for pack in entry_points(group=GROUP):
+        for tool in _load(pack):
+            if tool.name in found:
+                raise UsageError(
+                    f"two tools are called '{tool.name}'", found=f"in {owners[tool.name]} and in pack '{pack.name}'"
+                )
+            found[tool.name], owners[tool.name] = tool, f"pack '{pack.name}'"
+    return found
+
+
+def _load(pack: EntryPoint) -> list[Tool]:
+    try:
+        content = list(pack.load())
+    except (ImportError, AttributeError, TypeError) as error:
+        raise UsageError(
+            f"tool pack '{pack.name}' can't be loaded", found=str(error), do="Install it anew, or uninstall it"
+        ) from error
+    wrong = next((each for each in content if not isinstance(each, Tool)), None)
+    if wrong is not None:
+        raise UsageError(f"tool pack '{pack.name}' holds something that is no tool", found=repr(wrong))
+    return content
+
+
+def unknown_tool(name: str, known: Mapping[str, Tool]) -> NotFoundError:
+    """The error for a tool that doesn't exist."""
+    return NotFoundError(f"'{name}' is no tool", do=nearest(name, known) or "See: harness tools")
+
+
+def package_folders(tool: Tool) -> dict[str, Path]:
+    """The top-level packages that the tool's worker imports, by name: harness and the tool's own pack."""
+    found = {}
+    for name in dict.fromkeys(("harness", tool.run.split(".")[0], tool.params.__module__.split(".")[0])):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations:
+            found[name] = Path(next(iter(spec.submodule_search_locations)))
+    return found

@@ -1,0 +1,165 @@
+"""Reads a plan file, YAML or a todo list in JSON, and tells every mistake in it at once."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from harness import document, todo
+from harness.contract import Tool
+from harness.document import Document
+from harness.errors import Mistake, NotFoundError, PlanError, nearest
+from harness.plan import LoadedPlan, Plan, Task
+from harness.resolution import Resolver
+
+
+def load(path: Path, tools: Mapping[str, Tool]) -> LoadedPlan:
+    """Read, check and resolve a plan. Raises PlanError with every mistake, NotFoundError when there is no file."""
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError("no such plan file", found=f"'{path}'") from None
+    except IsADirectoryError:
+        raise NotFoundError("a plan is a file, this is a folder", found=f"'{path}'") from None
+    file = _File(str(path), content)
+    plan = file.plan(path.stem)
+    if plan is None or file.mistakes:
+        file.check_resolution(tools)
+        raise PlanError(file.mistakes)
+    steps = file.resolve(plan, tools)
+    if file.mistakes:
+        raise PlanError(file.mistakes)
+    return LoadedPlan(plan, path.absolute(), hashlib.sha256(content).hexdigest(), steps)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class _File:
+    """One plan file on its way to a plan, with the mistakes met so far."""
+
+    def __init__(self, name: str, content: bytes) -> None:
+        self.name = name
+        self.mistakes: list[Mistake] = []
+        self.tasks: list[Task | None] = []
+        self.document = self._read(content)
+
+    def mistake(self, path: document.Path, what: str, *, found: str = "", do: str = "") -> None:
+        """Note a mistake at the place of `path`."""
+        line, column = self.document.place(path)
+        self.mistakes.append(Mistake(self.name, line, column, what, found, do))
+
+    def _read(self, content: bytes) -> Document:
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = content.count(b"\n", 0, error.start) + 1
+            column = error.start - content.rfind(b"\n", 0, error.start)
+            self.mistakes.append(Mistake(self.name, line, column, "not UTF-8", f"byte 0x{content[error.start]:02x}"))
+            return Document(None)
+        read = document.read(text)
+        if read.problems and self.name.endswith(".json"):
+            try:
+                return Document(json.loads(text))  # JSON that YAML can't read: indented with tabs
+            except json.JSONDecodeError:
+                pass
+        self.mistakes += [Mistake(self.name, each.line, each.column, each.what) for each in read.problems]
+        return read
+
+    def plan(self, stem: str) -> Plan | None:
+        """The plan as a model, or None when it has mistakes; every task is looked at."""
+        value = self.document.value
+        if todo.is_list(value):
+            value = todo.as_plan(value, stem)
+        if value is None:
+            if not self.mistakes:
+                self.mistake((), "the file is empty", do="A plan has a name and tasks")
+            return None
+        if not isinstance(value, dict):
+            self.mistake((), "a plan is a mapping with a name and tasks", found=_shown(value))
+            return None
+        tasks = value.get("tasks")
+        if not isinstance(tasks, list):
+            self._validated(Plan, value, ())
+            return None
+        self.tasks = [self._validated(Task, task, ("tasks", place)) for place, task in enumerate(tasks)]
+        count = value.get("count")
+        if isinstance(count, int) and count != len(tasks):
+            more = "the file may be cut off" if len(tasks) < count else "correct the count"
+            self.mistake(
+                ("count",), f"the plan says that it has {count} tasks", found=str(len(tasks)), do=more.capitalize()
+            )
+        self._distinct_ids()
+        rest = {key: item for key, item in value.items() if key != "tasks"}
+        sound = [task for task in self.tasks if task is not None]
+        placeholder = sound[:1] or [Task(id="x", content="x")]
+        plan = self._validated(Plan, {**rest, "tasks": placeholder if tasks else []}, ())
+        self.vars = plan.vars if plan else {}
+        self.envs = plan.envs if plan else {}
+        if plan is None or len(sound) < len(tasks):
+            return None
+        return plan.model_copy(update={"tasks": sound})
+
+    def _distinct_ids(self) -> None:
+        first: dict[str, int] = {}
+        for place, task in enumerate(self.tasks):
+            if task is None:
+                continue
+            if task.id in first:
+                line = self.document.place(("tasks", first[task.id], "id"))[0]
+                self.mistake(("tasks", place, "id"), f"task '{task.id}' stands twice, first in line {line}")
+            else:
+                first[task.id] = place
+
+    def _validated(self, model: type[M], value: Any, path: document.Path) -> M | None:
+        """`value` as `model`; pydantic's errors become mistakes."""
+        try:
+            return model.model_validate(value)
+        except ValidationError as error:
+            for each in error.errors():
+                self.pydantic_mistake(each, path, known=_field_names(model))
+            return None
+
+    def pydantic_mistake(self, error: Any, path: document.Path, *, known: Iterable[str]) -> None:
+        """One of pydantic's errors, in our words."""
+        place = (*path, *error["loc"])
+        name = str(error["loc"][-1]) if error["loc"] else ""
+        if error["type"] == "extra_forbidden":
+            known = known if len(error["loc"]) == 1 else ()
+            self.mistake((*place, "key"), f"unknown key '{name}'", do=nearest(name, known))
+        elif error["type"] == "missing":
+            self.mistake(place[:-1], f"'{name}' is missing")
+        else:
+            what = error["msg"].removeprefix("Value error, ")
+            self.mistake(place, f"'{name}': {what[:1].lower()}{what[1:]}", found=_shown(error["input"]))
+
+    def resolve(self, plan: Plan, tools: Mapping[str, Tool]) -> dict[str, Any]:
+        """The steps of a plan whose tasks are sound in themselves; what doesn't fit together becomes mistakes."""
+        return Resolver(self, plan.vars, plan.envs, tools).steps(
+            [(task, place) for place, task in enumerate(plan.tasks)]
+        )
+
+    def check_resolution(self, tools: Mapping[str, Tool]) -> None:
+        """Look for the other mistakes of a plan that has some already, among the tasks that are sound."""
+        if not self.tasks:
+            return
+        sound = [(task, place) for place, task in enumerate(self.tasks) if task is not None]
+        ids = {task.id for task, _ in sound}
+        raw = self.document.value.get("tasks", []) if isinstance(self.document.value, dict) else []
+        broken = {str(each.get("id")) for each in raw if isinstance(each, dict)} - ids
+        Resolver(self, self.vars, self.envs, tools, broken=broken).steps(sound)
+
+
+def _field_names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _shown(value: Any) -> str:
+    """A value as an error shows it, short."""
+    if isinstance(value, dict | list):
+        return f"a {'mapping' if isinstance(value, dict) else 'list'}"
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,243 @@
+"""Resolves the tasks of a plan to steps: references, implied needs, parameters, outputs."""
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from harness import order, references
+from harness.contract import Tool
+from harness.errors import nearest
+from harness.plan import Step, Task
+from harness.references import Reference
+
+Place = tuple[str | int, ...]
+
+
+class Reporter(Protocol):
+    """Where mistakes go, by their path in the document."""
+
+    def mistake(self, path: Place, what: str, *, found: str = "", do: str = "") -> None: ...
+
+    def pydantic_mistake(self, error: Any, path: Place, *, known: Any) -> None: ...
+
+
+class Resolver:
+    """Resolves tasks, each with its place in the file; `broken` are ids of tasks that have mistakes of their own."""
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        variables: Mapping[str, Any],
+        envs: Mapping[str, str],
+        tools: Mapping[str, Tool],
+        *,
+        broken: Collection[str] = (),
+    ) -> None:
+        self.reporter, self.variables, self.envs, self.tools, self.broken = reporter, variables, envs, tools, broken
+        self.tasks: dict[str, Task] = {}
+        self.places: dict[str, Place] = {}
+        self.resolved: dict[str, Step] = {}
+
+    def steps(self, tasks: list[tuple[Task, int]]) -> dict[str, Step]:
+        """The steps in plan order. Complete only if no mistake was reported."""
+        for task, place in tasks:
+            self.tasks.setdefault(task.id, task)
+            self.places.setdefault(task.id, ("tasks", place))
+        needs = {name: self._needs(task) for name, task in self.tasks.items()}
+        looped = order.cycle(needs)
+        if looped:
+            path = " -> ".join(looped)
+            self.reporter.mistake(
+                (*self.places[looped[0]], "needs"), "the tasks need each other in a circle", found=path
+            )
+            return {}
+        for name in order.prerequisites_first(needs):
+            self.resolved[name] = self._step(self.tasks[name], needs[name])
+        self._distinct_outputs()
+        return {name: self.resolved[name] for name in self.tasks}
+
+    # -- needs and references ---------------------------------------------------------------------------------------
+
+    def _needs(self, task: Task) -> tuple[str, ...]:
+        """The task's needs, explicit and implied; those that don't exist are reported and left out."""
+        place = self.places[task.id]
+        found: dict[str, None] = {}
+        for index, need in enumerate(task.needs):
+            if need == task.id:
+                self.reporter.mistake((*place, "needs", index), f"task '{task.id}' needs itself")
+            elif need in self.tasks:
+                found[need] = None
+            elif need not in self.broken:
+                do = nearest(need, self.tasks)
+                self.reporter.mistake(
+                    (*place, "needs", index), f"task '{task.id}' needs '{need}', which is no task", do=do
+                )
+        for value in (task.with_, task.outputs, task.when):
+            for reference in _references(value):
+                if reference.task in self.tasks and reference.task != task.id:
+                    found[str(reference.task)] = None
+        return tuple(found)
+
+    def _substituted(self, value: Any, place: Place) -> Any:
+        """`value` with variables and paths put in, every wrong reference reported at the value that holds it."""
+        if isinstance(value, Mapping):
+            return {key: self._substituted(item, (*place, key)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._substituted(item, (*place, index)) for index, item in enumerate(value)]
+        try:
+            return references.substitute(value, lambda reference: self._replacement(reference, place))
+        except ValueError as error:
+            self.reporter.mistake(place, str(error))
+            return value
+
+    def _replacement(self, reference: Reference, place: Place) -> Any:
+        """What a reference stands for, or itself while that is known only at run time."""
+        if reference.task is None:
+            if reference.name in self.variables:
+                return self.variables[reference.name]
+            do = nearest(reference.name, self.variables)
+            self.reporter.mistake(place, f"'{reference.text}' refers to no variable of the plan", do=do)
+            return reference
+        if reference.task in self.broken:
+            return reference
+        if reference.task not in self.tasks:
+            do = nearest(reference.task, self.tasks)
+            self.reporter.mistake(place, f"'{reference.text}' refers to '{reference.task}', which is no task", do=do)
+            return reference
+        step = self.resolved.get(reference.task)
+        if step is None:  # itself: a circle is found before
+            self.reporter.mistake(place, f"'{reference.text}' refers to the task that it stands in")
+            return reference
+        if reference.name in step.outputs:
+            return step.outputs[reference.name]
+        known = _run_time_values(step)
+        if known is not None and reference.name not in known:
+            names = [*step.outputs, *known]
+            self.reporter.mistake(
+                place,
+                f"'{reference.text}': task '{reference.task}' has no output '{reference.name}'",
+                found=f"outputs {', '.join(names)}" if names else "no outputs",
+                do=nearest(reference.name, names),
+            )
+        return reference
+
+    # -- one task ---------------------------------------------------------------------------------------------------
+
+    def _step(self, task: Task, needs: tuple[str, ...]) -> Step:
+        place = self.places[task.id]
+        tool = self._tool(task, place)
+        params = self._substituted(task.with_, (*place, "with"))
+        deferred = frozenset(name for name, value in params.items() if _references(value))
+        outputs: dict[str, str] = {}
+        inputs: tuple[str, ...] = ()
+        if tool is not None:
+            full = {**self._defaults(tool), **params}
+            if self._fits(tool, params, deferred, place=(*place, "with")):
+                outputs = {name: _path(template.format_map(full)) for name, template in tool.outputs.items()}
+                inputs = tuple(_path(path) for name in tool.inputs for path in _paths(full.get(name)))
+        elif task.with_:
+            self.reporter.mistake((*place, "with"), f"task '{task.id}' has parameters but no tool")
+        declared = self._substituted(dict(task.outputs), (*place, "outputs"))
+        outputs.update({name: _path(path) for name, path in declared.items()})
+        task = task.model_copy(update=self._texts(task, place))
+        return Step(task, needs, tool, params, outputs, inputs, deferred)
+
+    def _tool(self, task: Task, place: Place) -> Tool | None:
+        if task.env is not None and task.env not in {"engine", *self.envs, *(tool.env for tool in self.tools.values())}:
+            do = nearest(task.env, self.envs)
+            self.reporter.mistake((*place, "env"), f"'{task.env}' is no environment of the plan", do=do)
+        if task.tool is None:
+            return None
+        if task.decision is not None:
+            self.reporter.mistake((*place, "decision"), f"task '{task.id}' has both a tool and a decision")
+        if task.tool not in self.tools:
+            do = nearest(task.tool, self.tools)
+            self.reporter.mistake((*place, "tool"), f"'{task.tool}' is no tool", do=do or "See: harness tools")
+            return None
+        return self.tools[task.tool]
+
+    def _fits(self, tool: Tool, params: Mapping[str, Any], deferred: Collection[str], *, place: Place) -> bool:
+        """Whether the parameters fit the tool's model, those apart that are known only at run time."""
+        try:
+            tool.params.model_validate(params)
+        except ValidationError as error:
+            wrong = [each for each in error.errors() if not each["loc"] or each["loc"][0] not in deferred]
+            for each in wrong:
+                self.reporter.pydantic_mistake(each, place, known=list(tool.params.model_fields))
+            return not wrong
+        return True
+
+    @staticmethod
+    def _defaults(tool: Tool) -> dict[str, Any]:
+        fields = tool.params.model_fields.items()
+        return {name: field.get_default(call_default_factory=True) for name, field in fields if not field.is_required()}
+
+    def _texts(self, task: Task, place: Place) -> dict[str, Any]:
+        """The sentence and the condition with variables put in."""
+        changed: dict[str, Any] = {"content": self._substituted(task.content, (*place, "content"))}
+        if task.when is not None:
+
+            def quoted(reference: Reference) -> Any:
+                found = self._replacement(reference, (*place, "when"))
+                return found if isinstance(found, Reference) else repr(found)
+
+            try:
+                references.condition(task.when)
+                changed["when"] = references.substitute(task.when, quoted)
+            except ValueError as error:
+                self.reporter.mistake((*place, "when"), str(error))
+        return changed
+
+    def _distinct_outputs(self) -> None:
+        """No output may be, or lie inside, another task's output."""
+        owners = {
+            path: (name, output)
+            for name, step in reversed(self.resolved.items())
+            for output, path in step.outputs.items()
+        }
+        for name, step in self.resolved.items():
+            for output, path in step.outputs.items():
+                for candidate in (path, *_above(path)):
+                    other, their = owners.get(candidate, (name, output))
+                    if other != name:
+                        what = f"output '{output}' of '{name}' is or lies inside output '{their}' of '{other}'"
+                        self.reporter.mistake(self.places[name], what, found=f"'{path}'", do="Give each its own path")
+                        break
+
+
+def _references(value: Any) -> list[Reference]:
+    """References inside `value`; none where one is malformed, which substitution reports."""
+    try:
+        return references.find(value)
+    except ValueError:
+        return []
+
+
+def _run_time_values(step: Step) -> list[str] | None:
+    """Names of the values that a step makes while it runs; None when any name may be one."""
+    if step.task.decision:
+        return ["choice"]
+    if step.tool is None:
+        return []
+    return None if "*" in step.tool.values else list(step.tool.values)
+
+
+def _paths(value: Any) -> list[str]:
+    if value is None:
+        return []
+    return [str(item) for item in value] if isinstance(value, list | tuple) else [str(value)]
+
+
+def _path(text: str) -> str:
+    return os.path.normpath(text)
+
+
+def _above(path: str) -> list[str]:
+    """The folders above a path."""
+    found = []
+    while (parent := os.path.dirname(path)) and parent != path:  # noqa: PTH120 - strings, ten thousand of them
+        found.append(parent)
+        path = parent
+    return found

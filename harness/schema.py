@@ -1,0 +1,89 @@
+"""The tables of the state database, and the migrations that lead to them from every released schema."""
+
+import sqlite3
+
+from sqlite_utils import Database
+from sqlite_utils.migrations import Migrations
+
+migrations = Migrations("drafter-harness")
+
+
+@migrations()
+def m001_first(db: Database) -> None:
+    """Plan, runs, tasks, attempts, checkpoints, decisions, digests of inputs, and the events of them all."""
+    db.table("plan").create({"name": str, "path": str, "digest": str, "changed_at": float}, pk="name")
+    db.table("run").create(
+        {
+            "id": str,
+            "pid": int,
+            "host": str,
+            "boot_id": str,
+            "plan_digest": str,
+            "started_at": float,
+            "ended_at": float,
+            "exit_code": int,
+        },
+        pk="id",
+    )
+    db.table("task").create(
+        {
+            "id": str,
+            "position": int,
+            "content": str,
+            "priority": str,
+            "tool": str,
+            "needs": str,
+            "removed": int,
+            "state": str,
+            "attempt": int,
+            "tries_used": int,
+            "reason": str,
+            "started_at": float,
+            "ended_at": float,
+            "retry_at": float,
+        },
+        pk="id",
+        not_null={"state", "attempt", "tries_used", "reason", "removed"},
+    )
+    db.table("attempt").create(
+        {
+            "task": str,
+            "number": int,
+            "run": str,
+            "state": str,
+            "reason": str,
+            "fingerprint": str,
+            "parts": str,
+            "started_at": float,
+            "ended_at": float,
+            "exit_code": int,
+            "signal": int,
+            "stop": str,
+            "cpu_s": float,
+            "peak_rss_bytes": int,
+        },
+        pk=("task", "number"),
+    )
+    db.table("checkpoint").create(
+        {
+            "task": str,
+            "attempt": int,
+            "fingerprint": str,
+            "content": str,
+            "note": str,
+            "ended_at": float,
+        },
+        pk="task",
+    )
+    db.table("decision").create({"task": str, "choice": str, "because": str, "decided_by": str, "at": float}, pk="task")
+    db.table("seen").create({"path": str, "stamp": str, "digest": str}, pk="path")
+    db.execute(
+        "CREATE TABLE event (seq INTEGER PRIMARY KEY AUTOINCREMENT, ts REAL NOT NULL, run TEXT, task TEXT, "
+        "attempt INTEGER, type TEXT NOT NULL, data TEXT NOT NULL)"
+    )
+
+
+def migrate(connection: sqlite3.Connection, version: int) -> None:
+    """Bring the database to the newest schema; `version` becomes its user_version."""
+    migrations.apply(Database(connection))
+    connection.execute(f"PRAGMA user_version = {version}")

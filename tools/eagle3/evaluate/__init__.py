@@ -1,0 +1,1 @@
+"""Measures a drafter by decoding with it."""

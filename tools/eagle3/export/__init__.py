@@ -1,0 +1,1 @@
+"""Writes a drafter in the form that a serving engine loads."""

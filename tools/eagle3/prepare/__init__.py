@@ -1,0 +1,1 @@
+"""Turns conversations into a sample set."""

@@ -1,0 +1,1 @@
+"""Trains a small Llama on text of this machine."""

@@ -1,0 +1,1 @@
+"""Trains the drafter on extracted features."""

@@ -1,0 +1,1 @@
+"""Counts the tokens that are drafted and picks the draft vocabulary."""
