@@ -9,6 +9,7 @@ from typing import Any
 from harness import files, fingerprint, references
 from harness.contract import Params, ToolError
 from harness.plan import Step
+from harness.references import Reference
 from harness.state import Checkpoint
 from harness.store import Store
 
@@ -31,7 +32,7 @@ class Appraisal:
 
 
 class Appraiser:
-    """Compares each step with its checkpoint. `checkpoints` and `choices` are looked up live: the engine updates them."""
+    """Compares steps with their checkpoints; it sees every later change of `checkpoints` and `choices`."""
 
     def __init__(
         self,
@@ -54,6 +55,10 @@ class Appraiser:
             return path
         checkpoint = self.checkpoints.get(task)
         return checkpoint.values.get(name) if checkpoint else None
+
+    def filled(self, reference: Reference) -> Any:
+        """What a reference in a text stands for now."""
+        return reference if reference.task is None else self.value(reference.task, reference.name)
 
     def wanted(self, step: Step) -> bool:
         """Whether the step's `when` holds. Raises ToolError when it compares what can't be compared."""

@@ -43,7 +43,7 @@ TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="The task's id
 
 def _place(plan: str | None, root: Path | None) -> tuple["Root", "PlanPaths | None", Path | None]:
     """Root, then state of the plan that an argument names, or the file where the argument is one."""
-    from harness.settings import find_root, known_plan
+    from harness.location import find_root, known_plan
 
     if plan is not None and (Path(plan).suffix in {".yaml", ".yml", ".json"} or os.sep in plan):
         return find_root(Path(plan), root), None, Path(plan).absolute()
@@ -108,12 +108,12 @@ def resume(plan: KnownPlanArgument = None, jobs: JobsOption = None, root: RootOp
 
 
 def _run(plan: str | None, root: Path | None, *, jobs: int | None, only: list[str]) -> None:
-    from harness import engine
+    from harness import session
 
     loaded, where = _load(plan, root)
     for task in only:
         _task(task, loaded.steps, loaded.plan.name)
-    raise typer.Exit(engine.run(loaded, where, jobs=jobs, only=only))
+    raise typer.Exit(session.run(loaded, where, jobs=jobs, only=only))
 
 
 @app.command()
@@ -247,15 +247,15 @@ def tool(
     root: RootOption = None,
 ) -> None:
     """Run one tool now, outside a plan: `harness tool verify --features work/features --repair`."""
-    from harness import catalog, engine, single
-    from harness.settings import find_root
+    from harness import catalog, session, single
+    from harness.location import find_root
 
     where = find_root(Path.cwd(), root)
     known = catalog.tools()
     if name not in known:
         raise catalog.unknown_tool(name, known)
     loaded = single.plan_of(known[name], context.args, where)
-    raise typer.Exit(engine.run(loaded, where, only=[]))
+    raise typer.Exit(session.run(loaded, where, only=[]))
 
 
 def _report(error: HarnessError) -> None:

@@ -91,7 +91,7 @@ def _build(root: Node, document: Document) -> Any:
         if id(node) in above:
             document.problems.append(Problem(line, column, "an alias holds itself"))
         elif isinstance(node, ScalarNode):
-            holder[key] = scalar(node.value) if node.style is None else node.value
+            holder[key] = node.value if node.style else scalar(node.value)
         elif isinstance(node, SequenceNode):
             holder[key] = items = [None] * len(node.value)
             below = above | {id(node)}

@@ -1,14 +1,12 @@
 """The loop that runs a plan: consider, start, follow, settle, until nothing is left to do."""
 
-import contextlib
 import random
 import selectors
 import time
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import replace
 
-from harness import errors, launching, order, preflight, process, protection
+from harness import launching, order, preflight, process, protection, references
 from harness.appraisal import Appraisal, Appraiser
 from harness.contract import Needs
 from harness.errors import BlockedError, ToolError
@@ -17,11 +15,9 @@ from harness.frontier import Frontier
 from harness.live import Live
 from harness.machine import list_gpus, snapshot
 from harness.outcome import Outcome, judge
-from harness.ownership import owning
 from harness.paths import Root
 from harness.plan import LoadedPlan, Step
 from harness.sealing import Sealer, Seals
-from harness.settings import read_settings
 from harness.state import SETTLED, Checkpoint, State, Verdict
 from harness.stops import Stops
 from harness.store import Store
@@ -32,27 +28,6 @@ ANSWERS_AGAIN_S = 1.0
 NOTHING = Needs()
 LOST = "its process is gone without a verdict: killed, or the machine went down"
 LOST_AT_MOST = 3  # in one run: something keeps killing the task's supervisor
-
-
-def run(loaded: LoadedPlan, root: Root, *, jobs: int | None = None, only: list[str]) -> int:
-    """Run the plan as far as it goes and return the exit code. Raises OwnedError, StoreError, NotFoundError."""
-    settings = read_settings(root)
-    paths = root.plan(loaded.plan.name)
-    with ExitStack() as stack:
-        stack.enter_context(contextlib.chdir(root.folder))
-        stack.enter_context(owning(paths.lock, plan=loaded.plan.name))
-        store = stack.enter_context(Store(paths))
-        store.begin_run(loaded)
-        code = errors.EXIT_INTERNAL
-        try:
-            with Live(paths) as live, Stops() as stops:
-                envs = {**settings.envs, **loaded.plan.envs}
-                engine = Engine(loaded, root, store, live=live, stops=stops, envs=envs)
-                code = engine.run(jobs or settings.jobs, only)
-                live.say(engine.summary())
-        finally:
-            store.end_run(code)
-    return code
 
 
 class Engine:
@@ -88,8 +63,8 @@ class Engine:
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 
-    def run(self, jobs: int, only: list[str]) -> int:
-        """Run until nothing more can be done."""
+    def run(self, jobs: int, only: list[str]) -> None:
+        """Run until nothing more can be done, or until stopped."""
         self.frontier = Frontier(self.steps, only)
         machine = snapshot()
         self.queue = order.Queue(self.steps, order.Capacity(jobs, machine.cpus, 0, machine.ram_bytes))
@@ -109,30 +84,6 @@ class Engine:
             self.sealer.close()
             for attempt in self.running.values():
                 attempt.close()
-        return self._exit_code()
-
-    def summary(self) -> str:
-        """One line for the end of the run."""
-        counts = Counter(self.states[name] for name in self.frontier.wanted)
-        parts = ", ".join(f"{number} {state.replace('_', ' ')}" for state, number in counts.items())
-        executed = (
-            f"{self.executed} attempt{'s' * (self.executed != 1)} executed" if self.executed else "nothing executed"
-        )
-        return f"{self.plan.name}: {parts}; {executed}"
-
-    def _exit_code(self) -> int:
-        states = Counter(self.states[name] for name in self.frontier.wanted)
-        if self.stops.count:
-            return self.stops.exit_code
-        if states[State.FAILED] or states[State.LOST]:
-            return errors.EXIT_FAILED
-        if states[State.INTERRUPTED]:  # stopped by somebody else than this run
-            return errors.EXIT_INTERRUPTED
-        if states[State.WAITING_DECISION]:
-            return errors.EXIT_DECISION
-        if states[State.WAITING_RESOURCES]:
-            return errors.EXIT_BLOCKED
-        return errors.EXIT_OK
 
     def _finished(self) -> bool:
         if self.running or len(self.sealer) or self.frontier:
@@ -240,7 +191,9 @@ class Engine:
             self._set(name, State.COMPLETED, f"decided: {self.choices[name]}")
             self.frontier.settle(name)
         elif step.task.decision:
-            self._set(name, State.WAITING_DECISION, step.task.decision.question)
+            asked = references.substitute(step.task.decision.model_dump(), self.appraiser.filled)
+            options = " | ".join(f"{each['key']} {each['title']}".strip() for each in asked["options"])
+            self._set(name, State.WAITING_DECISION, f"{asked['question']} {options}")
         else:
             self._set(name, State.WAITING_DECISION, "has no tool yet: give it one in the plan")
 
@@ -371,7 +324,7 @@ class Engine:
             note=result.get("note", ""),
             ended_at=verdict.ended_at,
         )
-        self.store.finish(name, attempt.number, State.COMPLETED, verdict=verdict, checkpoint=checkpoint)
+        self.store.complete(checkpoint, verdict)
         self.checkpoints[name] = checkpoint
         freed = protection.freed(self.steps, self.checkpoints, result.get("freed", []), by=name)
         self.store.put_checkpoints(freed, by=name)

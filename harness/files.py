@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +43,8 @@ def writing(path: Path) -> Iterator[Path]:
 @contextmanager
 def writing_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; on success it takes the place of `path` (an old one is removed)."""
+    import shutil  # noqa: PLC0415 - it brings every compressor along, and status reads this module
+
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -12,7 +12,7 @@ from harness import document, todo
 from harness.contract import Tool
 from harness.document import Document
 from harness.errors import Mistake, NotFoundError, PlanError, nearest
-from harness.plan import LoadedPlan, Plan, Task
+from harness.plan import NAME_PATTERN, LoadedPlan, Plan, Task
 from harness.resolution import Resolver
 
 
@@ -85,7 +85,7 @@ class _File:
         if not isinstance(tasks, list):
             self._validated(Plan, value, ())
             return None
-        self.tasks = [self._validated(Task, task, ("tasks", place)) for place, task in enumerate(tasks)]
+        self.tasks = [self._task(task, ("tasks", place)) for place, task in enumerate(tasks)]
         count = value.get("count")
         if isinstance(count, int) and count != len(tasks):
             more = "the file may be cut off" if len(tasks) < count else "correct the count"
@@ -99,9 +99,23 @@ class _File:
         plan = self._validated(Plan, {**rest, "tasks": placeholder if tasks else []}, ())
         self.vars = plan.vars if plan else {}
         self.envs = plan.envs if plan else {}
-        if plan is None or len(sound) < len(tasks):
+        return None if plan is None else plan.model_copy(update={"tasks": sound})
+
+    def _task(self, value: Any, path: document.Path) -> Task | None:
+        """A task; of one with mistakes what is right, so that the rest of it can still be checked."""
+        if not isinstance(value, dict):
+            self.mistake(path, "a task is a mapping with id and content", found=_shown(value))
             return None
-        return plan.model_copy(update={"tasks": sound})
+        task = self._validated(Task, value, path)
+        if task is not None:
+            return task
+        try:
+            Task.model_validate(value)
+        except ValidationError as error:
+            wrong = {str(each["loc"][0]) for each in error.errors() if each["loc"]}
+            kept = {key: item for key, item in value.items() if key not in wrong}
+            return _or_none({"content": "?", **kept})
+        return None
 
     def _distinct_ids(self) -> None:
         first: dict[str, int] = {}
@@ -126,14 +140,16 @@ class _File:
     def pydantic_mistake(self, error: Any, path: document.Path, *, known: Iterable[str]) -> None:
         """One of pydantic's errors, in our words."""
         place = (*path, *error["loc"])
-        name = str(error["loc"][-1]) if error["loc"] else ""
+        name = str(error["loc"][-1]) if error["loc"] else str(path[-1]) if path else "plan"
         if error["type"] == "extra_forbidden":
             known = known if len(error["loc"]) == 1 else ()
             self.mistake((*place, "key"), f"unknown key '{name}'", do=nearest(name, known))
         elif error["type"] == "missing":
             self.mistake(place[:-1], f"'{name}' is missing")
         else:
-            what = error["msg"].removeprefix("Value error, ")
+            what = error["msg"].removeprefix("Value error, ").replace(" after validation", "")
+            if error.get("ctx", {}).get("pattern") == NAME_PATTERN:
+                what = "only letters, digits, - and _ can stand in a name, 64 at most"
             self.mistake(place, f"'{name}': {what[:1].lower()}{what[1:]}", found=_shown(error["input"]))
 
     def resolve(self, plan: Plan, tools: Mapping[str, Tool]) -> dict[str, Any]:
@@ -151,6 +167,13 @@ class _File:
         raw = self.document.value.get("tasks", []) if isinstance(self.document.value, dict) else []
         broken = {str(each.get("id")) for each in raw if isinstance(each, dict)} - ids
         Resolver(self, self.vars, self.envs, tools, broken=broken).steps(sound)
+
+
+def _or_none(value: dict[str, Any]) -> Task | None:
+    try:
+        return Task.model_validate(value)
+    except ValidationError:
+        return None
 
 
 def _field_names(model: type[BaseModel]) -> list[str]:

@@ -74,7 +74,8 @@ class Resolver:
                 self.reporter.mistake(
                     (*place, "needs", index), f"task '{task.id}' needs '{need}', which is no task", do=do
                 )
-        for value in (task.with_, task.outputs, task.when):
+        texts = task.decision.model_dump() if task.decision else None
+        for value in (task.with_, task.outputs, task.when, texts):
             for reference in _references(value):
                 if reference.task in self.tasks and reference.task != task.id:
                     found[str(reference.task)] = None
@@ -137,7 +138,7 @@ class Resolver:
             if self._fits(tool, params, deferred, place=(*place, "with")):
                 outputs = {name: _path(template.format_map(full)) for name, template in tool.outputs.items()}
                 inputs = tuple(_path(path) for name in tool.inputs for path in _paths(full.get(name)))
-        elif task.with_:
+        elif task.with_ and task.tool is None:
             self.reporter.mistake((*place, "with"), f"task '{task.id}' has parameters but no tool")
         declared = self._substituted(dict(task.outputs), (*place, "outputs"))
         outputs.update({name: _path(path) for name, path in declared.items()})
@@ -175,8 +176,11 @@ class Resolver:
         return {name: field.get_default(call_default_factory=True) for name, field in fields if not field.is_required()}
 
     def _texts(self, task: Task, place: Place) -> dict[str, Any]:
-        """The sentence and the condition with variables put in."""
+        """The sentence, the question and the condition with variables put in."""
         changed: dict[str, Any] = {"content": self._substituted(task.content, (*place, "content"))}
+        if task.decision is not None:
+            texts = self._substituted(task.decision.model_dump(), (*place, "decision"))
+            changed["decision"] = task.decision.model_validate(texts)
         if task.when is not None:
 
             def quoted(reference: Reference) -> Any:

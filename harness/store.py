@@ -178,8 +178,9 @@ class Store:
             for place, (name, s) in enumerate(loaded.steps.items())
         ]
         self.connection.executemany(
-            "INSERT INTO task (id, position, content, priority, tool, needs, removed, state, attempt, tries_used, reason) "
-            "VALUES (?, ?, ?, ?, ?, ?, 0, ?, 0, 0, '') ON CONFLICT (id) DO UPDATE SET position = excluded.position, "
+            "INSERT INTO task "
+            "(id, position, content, priority, tool, needs, state, removed, attempt, tries_used, reason) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, 0, '') ON CONFLICT (id) DO UPDATE SET position = excluded.position, "
             "content = excluded.content, priority = excluded.priority, tool = excluded.tool, needs = excluded.needs, "
             "removed = 0",
             rows,
@@ -253,6 +254,12 @@ class Store:
             self._event("running", task=task, attempt=number)
         return number
 
+    def complete(self, checkpoint: Checkpoint, verdict: Verdict) -> None:
+        """Record that an attempt completed, with its completion checkpoint."""
+        with self._transaction():
+            self._end(checkpoint.task, checkpoint.attempt, State.COMPLETED, verdict=verdict)
+            self._put(checkpoint)
+
     def finish(
         self,
         task: str,
@@ -260,34 +267,33 @@ class Store:
         state: State,
         *,
         verdict: Verdict | None,
-        reason: str = "",
-        checkpoint: Checkpoint | None = None,
-        retry: tuple[float | None, int] = (None, 0),
+        reason: str,
+        retry: tuple[float | None, int],
     ) -> None:
-        """Record how an attempt ended, and its completion checkpoint if it completed.
+        """Record that an attempt ended without completing.
 
         `retry` is when it is tried again, in seconds since the epoch, and how many tries have been used up.
         """
-        ended_at = verdict.ended_at if verdict else time.time()
-        ended = (
-            (verdict.exit_code, verdict.signal, verdict.stop, verdict.cpu_s, verdict.peak_rss_bytes)
-            if verdict
-            else [None] * 5
-        )
-        attempt_state = State.FAILED if state == State.WAITING_RETRY else state
         with self._transaction() as db:
-            db.execute(
-                "UPDATE attempt SET state = ?, reason = ?, ended_at = ?, exit_code = ?, signal = ?, stop = ?, cpu_s = ?, "
-                "peak_rss_bytes = ? WHERE task = ? AND number = ?",
-                (attempt_state, reason, ended_at, *ended, task, number),
-            )
-            db.execute(
-                "UPDATE task SET state = ?, reason = ?, ended_at = ?, retry_at = ?, tries_used = ? WHERE id = ?",
-                (state, reason, ended_at, *retry, task),
-            )
-            if checkpoint:
-                self._put(checkpoint)
-            self._event(state, task=task, attempt=number, reason=reason)
+            self._end(task, number, state, verdict=verdict, reason=reason)
+            db.execute("UPDATE task SET retry_at = ?, tries_used = ? WHERE id = ?", (*retry, task))
+
+    def _end(self, task: str, number: int, state: State, *, verdict: Verdict | None, reason: str = "") -> None:
+        ended_at = verdict.ended_at if verdict else time.time()
+        facts: tuple[Any, ...] = (None, None, None, None, None)
+        if verdict:
+            facts = (verdict.exit_code, verdict.signal, verdict.stop, verdict.cpu_s, verdict.peak_rss_bytes)
+        attempt_state = State.FAILED if state == State.WAITING_RETRY else state
+        self.connection.execute(
+            "UPDATE attempt SET state = ?, reason = ?, ended_at = ?, exit_code = ?, signal = ?, stop = ?, cpu_s = ?, "
+            "peak_rss_bytes = ? WHERE task = ? AND number = ?",
+            (attempt_state, reason, ended_at, *facts, task, number),
+        )
+        self.connection.execute(
+            "UPDATE task SET state = ?, reason = ?, ended_at = ?, retry_at = NULL, tries_used = 0 WHERE id = ?",
+            (state, reason, ended_at, task),
+        )
+        self._event(state, task=task, attempt=number, reason=reason)
 
     def _put(self, checkpoint: Checkpoint) -> None:
         content = {
@@ -298,7 +304,8 @@ class Store:
             "freed": checkpoint.freed,
         }
         self.connection.execute(
-            "INSERT OR REPLACE INTO checkpoint (task, attempt, fingerprint, content, note, ended_at) VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO checkpoint (task, attempt, fingerprint, content, note, ended_at) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
             (
                 checkpoint.task,
                 checkpoint.attempt,

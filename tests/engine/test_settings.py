@@ -5,7 +5,8 @@ import pytest
 
 from harness.errors import BlockedError, NotFoundError, UsageError
 from harness.paths import Root
-from harness.settings import Settings, find_root, interpreter, known_plan, read_settings
+from harness.location import find_root, known_plan
+from harness.settings import Settings, interpreter, read_settings
 
 
 def test_the_root_is_the_nearest_folder_above_that_holds_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +28,7 @@ def test_an_environment_without_a_name_is_the_engines_own_and_a_wrong_one_is_nam
     assert interpreter("train", root, {}) == Path(sys.executable)
     assert interpreter("train", root, {"train": sys.executable}) == Path(sys.executable)
     with pytest.raises(BlockedError, match="'train' has no interpreter"):
-        interpreter("train", root, {"train": ".venv/bin/python"})
+        interpreter("train", root, {"train": ".nowhere/bin/python"})
 
 
 def test_settings_are_read_and_a_wrong_file_is_a_usage_error(tmp_path: Path) -> None:

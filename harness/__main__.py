@@ -1,0 +1,5 @@
+"""Lets `python -m harness` be the console script."""
+
+from harness.cli import main
+
+main()
