@@ -201,7 +201,9 @@ def logs(
 
 @app.command()
 def forget(task: TaskArgument, plan: PlanOption = None, root: RootOption = None) -> None:
-    """Drop a task's completion checkpoint, so that the next run executes it again. Its outputs stay."""
+    """Drop a task's checkpoints, so that the next run executes it from the beginning. Its outputs stay."""
+    import shutil
+
     from harness.ownership import owning
     from harness.store import Store
 
@@ -209,6 +211,8 @@ def forget(task: TaskArgument, plan: PlanOption = None, root: RootOption = None)
     with owning(paths.lock, plan=paths.folder.name), Store(paths) as store:
         _task(task, store.records(), paths.folder.name)
         store.forget(task)
+        for scratch in paths.scratches(task):
+            shutil.rmtree(scratch)
     typer.echo(f"'{task}' is forgotten: the next run executes it again")
 
 

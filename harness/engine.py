@@ -2,6 +2,7 @@
 
 import random
 import selectors
+import shutil
 import time
 from collections import Counter
 from dataclasses import replace
@@ -123,7 +124,6 @@ class Engine:
         self.selector.unregister(attempt)
         verdict = attempt.poll()
         attempt.close()
-        self.queue.release(name)
         self._ended(name, verdict if isinstance(verdict, Verdict) else None)
 
     def _stop(self) -> None:
@@ -307,6 +307,7 @@ class Engine:
     def _completed(self, name: str, seals: Seals | OSError) -> None:
         """Commit the completion checkpoint of a task whose outputs are sealed, or its failure to make them."""
         verdict, outcome = self.outcomes.pop(name)
+        self.queue.release(name)  # only now: what it makes ready comes before what waits for the free place
         if isinstance(seals, OSError):
             reason = f"it ended well, but a declared output can't be sealed: '{seals.filename}' ({seals.strerror})"
             self._unfinished(name, verdict, Outcome(State.FAILED, reason))
@@ -325,6 +326,7 @@ class Engine:
             ended_at=verdict.ended_at,
         )
         self.store.complete(checkpoint, verdict)
+        shutil.rmtree(self.paths.scratch(name, attempt.fingerprint), ignore_errors=True)  # nothing resumes from it now
         self.checkpoints[name] = checkpoint
         freed = protection.freed(self.steps, self.checkpoints, result.get("freed", []), by=name)
         self.store.put_checkpoints(freed, by=name)
@@ -336,6 +338,7 @@ class Engine:
     def _unfinished(self, name: str, verdict: Verdict | None, outcome: Outcome) -> None:
         """Record an attempt that didn't complete, and decide whether the task is tried again."""
         state, retry_at = outcome.state, None
+        self.queue.release(name)
         step = self.steps.get(name)
         if state == State.FAILED and step:
             self.tries_used[name] = self.tries_used.get(name, 0) + 1

@@ -67,6 +67,10 @@ class PlanPaths:
         """Progress checkpoints of a task, for one fingerprint."""
         return self.task(task) / f"progress-{fingerprint[:16]}"
 
+    def scratches(self, task: str) -> list[Path]:
+        """The progress checkpoints that a task has, of whatever fingerprint."""
+        return sorted(self.task(task).glob("progress-*"))
+
 
 @dataclass(frozen=True)
 class Root:

@@ -150,7 +150,8 @@ class _File:
             what = error["msg"].removeprefix("Value error, ").replace(" after validation", "")
             if error.get("ctx", {}).get("pattern") == NAME_PATTERN:
                 what = "only letters, digits, - and _ can stand in a name, 64 at most"
-            self.mistake(place, f"'{name}': {what[:1].lower()}{what[1:]}", found=_shown(error["input"]))
+            found = _shown(error["input"]) if error["loc"] else ""
+            self.mistake(place, f"'{name}': {what[:1].lower()}{what[1:]}", found=found)
 
     def resolve(self, plan: Plan, tools: Mapping[str, Tool]) -> dict[str, Any]:
         """The steps of a plan whose tasks are sound in themselves; what doesn't fit together becomes mistakes."""

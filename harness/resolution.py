@@ -113,6 +113,8 @@ class Resolver:
             return reference
         if reference.name in step.outputs:
             return step.outputs[reference.name]
+        if step.tool is not None and reference.name in step.tool.outputs:
+            return reference  # its parameters are wrong, and that is reported there
         known = _run_time_values(step)
         if known is not None and reference.name not in known:
             names = [*step.outputs, *known]

@@ -64,10 +64,10 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run_tool(root: Path) -> Callable[..., Result]:
     """Run a tool in this process: `run_tool(TOOL, out="x", …)` returns its Result, or raises what it raises."""
 
-    def run(tool: Tool, **params: Any) -> Result:
+    def run(tool: Tool, *, protected: dict[str, str] | None = None, **params: Any) -> Result:
         module, function = tool.run.split(":")
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        context = Context(make_request(tool, params, root))
+        context = Context(make_request(tool, params, root, protected=protected or {}))
         try:
             result = getattr(import_module(module), function)(tool.params(**params), context)
         finally:

@@ -9,7 +9,22 @@ import pytest
 from harness.errors import OwnedError
 from harness.ownership import held, owner, owning
 
-HOLD = "import sys, time; from pathlib import Path; from harness.ownership import owning\nwith owning(Path(sys.argv[1]), plan='p'):\n    print('owned', flush=True); time.sleep(60)"
+HOLD = """
+import sys, time
+from pathlib import Path
+from harness.ownership import owning
+with owning(Path(sys.argv[1]), plan="p"):
+    print("owned", flush=True)
+    time.sleep(60)
+"""
+ASK = """
+import sys
+from pathlib import Path
+from harness.ownership import held
+print("asking", flush=True)
+while True:
+    held(Path(sys.argv[1]))
+"""
 
 
 def start_owner(lock: Path) -> subprocess.Popen[str]:
@@ -52,8 +67,7 @@ def test_a_killed_owner_owns_nothing(tmp_path: Path) -> None:
 def test_a_reader_that_asks_at_that_moment_does_not_keep_a_run_from_owning(tmp_path: Path) -> None:
     lock = tmp_path / "run.lock"
     lock.touch()
-    code = "import sys; from pathlib import Path; from harness.ownership import held\nprint('asking', flush=True)\nwhile True: held(Path(sys.argv[1]))"
-    reader = subprocess.Popen([sys.executable, "-c", code, str(lock)], stdout=subprocess.PIPE, text=True)
+    reader = subprocess.Popen([sys.executable, "-c", ASK, str(lock)], stdout=subprocess.PIPE, text=True)
     try:
         assert reader.stdout and reader.stdout.readline() == "asking\n"
         for _ in range(20):

@@ -172,7 +172,9 @@ def test_a_chain_of_ten_thousand_tasks_loads(tmp_path: Path) -> None:
     lines = ["name: long", "tasks:"]
     for n in range(10_000):
         before = f"${{tasks.t{n - 1}.outputs.o}}" if n else "start"
-        lines.append(f"  - {{id: t{n}, content: x, tool: shell, with: {{command: 'cat {before}'}}, outputs: {{o: o/{n}}}}}")
+        lines.append(
+            f"  - {{id: t{n}, content: x, tool: shell, with: {{command: 'cat {before}'}}, outputs: {{o: o/{n}}}}}"
+        )
     began = time.monotonic()
     steps = planfile.load(write(tmp_path / "long.yaml", "\n".join(lines)), KNOWN).steps
     assert steps["t9999"].needs == ("t9998",)

@@ -59,8 +59,12 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("command", "code", "number"), [("exit 0", 0, None), ("exit 7", 7, None), ("kill -9 $$", None, 9)])
-def test_the_verdict_says_how_the_task_ended(paths: AttemptPaths, command: str, code: int | None, number: int | None) -> None:
+@pytest.mark.parametrize(
+    ("command", "code", "number"), [("exit 0", 0, None), ("exit 7", 7, None), ("kill -9 $$", None, 9)]
+)
+def test_the_verdict_says_how_the_task_ended(
+    paths: AttemptPaths, command: str, code: int | None, number: int | None
+) -> None:
     verdict = wait(start(paths, f"echo words; echo more >&2; {command}"))
     assert verdict
     assert (verdict.exit_code, verdict.signal, verdict.stop, verdict.error) == (code, number, "", "")
@@ -166,7 +170,9 @@ def run_engine_that_dies(paths: AttemptPaths, command: str) -> None:
         "process.start(p, process.Launch(['/bin/sh', '-c', sys.argv[2]], str(p.folder), dict(os.environ), 5, None))\n"
         "print('started', flush=True); time.sleep(60)\n"
     )
-    engine = subprocess.Popen([sys.executable, "-c", code, str(paths.folder), command], stdout=subprocess.PIPE, text=True)
+    engine = subprocess.Popen(
+        [sys.executable, "-c", code, str(paths.folder), command], stdout=subprocess.PIPE, text=True
+    )
     assert engine.stdout
     assert engine.stdout.readline() == "started\n"
     engine.kill()

@@ -1,0 +1,143 @@
+"""Deleting: only what is named, only inside the roots, never what is still needed."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagle3.clean_disk import run as cleaning
+from eagle3.clean_disk.spec import TOOL
+from harness.contract import Result, ToolError
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def tree(root: Path) -> Path:
+    """work/{old,new}/… with some files, and outside/keep."""
+    for name in ("work/old/a/x.bin", "work/old/y.bin", "work/new/z.bin", "outside/keep"):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * 10_000)
+    return root
+
+
+def asked(*paths: str, **more: Any) -> dict[str, Any]:
+    return {"out": "report.json", "paths": list(paths), "roots": ["work"], **more}
+
+
+def everything(root: Path) -> set[str]:
+    return {
+        str(path.relative_to(root)) for top in ("work", "outside") for path in (root / top).rglob("*") if path.is_file()
+    }
+
+
+def test_what_is_named_is_deleted_and_recorded(run_tool: Run, tree: Path) -> None:
+    result = run_tool(TOOL, **asked("work/old", "work/gone"))
+    assert everything(tree) == {"work/new/z.bin", "outside/keep"}
+    assert result.freed == ["work/old", "work/gone"]
+    assert result.values["freed_bytes"] >= 20_000
+    report = json.loads((tree / "report.json").read_text())
+    assert [(entry["path"], entry["files"]) for entry in report["paths"]] == [("work/old", 2), ("work/gone", 0)]
+
+
+def test_a_dry_run_deletes_nothing_and_says_how_much(run_tool: Run, tree: Path) -> None:
+    before = everything(tree)
+    result = run_tool(TOOL, **asked("work/old", dry_run=True))
+    assert everything(tree) == before
+    assert result.freed == []
+    assert json.loads((tree / "report.json").read_text())["freed_bytes"] >= 20_000
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "outside",
+        "outside/keep",
+        "work",
+        ".",
+        "work/..",
+        "work/../outside",
+        "work/old/../../outside",
+        "/etc",
+        "workshop",
+    ],
+)
+def test_nothing_outside_the_roots_is_deleted_nor_a_root_itself(run_tool: Run, tree: Path, path: str) -> None:
+    before = everything(tree)
+    with pytest.raises(ToolError, match="not inside one of the roots"):
+        run_tool(TOOL, **asked("work/old", path))
+    assert everything(tree) == before, "one refusal means that nothing is deleted"
+
+
+def test_an_absolute_path_inside_a_root_is_deleted(run_tool: Run, tree: Path) -> None:
+    run_tool(TOOL, **asked(str(tree / "work" / "old")))
+    run_tool(TOOL, **{**asked(str(tree / "work" / "new")), "roots": [str(tree / "work")]})
+    assert everything(tree) == {"outside/keep"}
+
+
+def test_no_symlink_is_followed(run_tool: Run, tree: Path) -> None:
+    (tree / "work" / "link").symlink_to(tree / "outside")
+    for path in ("work/link", "work/link/keep"):
+        with pytest.raises(ToolError, match=r"through the symlink '.*work/link'"):
+            run_tool(TOOL, **asked(path))
+    (tree / "work" / "old" / "inner").symlink_to(tree / "outside")
+    run_tool(TOOL, **asked("work/old"))
+    assert (tree / "outside" / "keep").exists()
+    assert not (tree / "work" / "old").exists()
+
+
+def test_a_folder_swapped_for_a_link_after_the_check_leads_nowhere(tree: Path) -> None:
+    (tree / "work" / "deep" / "x").mkdir(parents=True)
+    assert cleaning._refusal("work/deep/keep", ["work"], {}) == ""
+    (tree / "work" / "deep").rename(tree / "work" / "moved")
+    (tree / "work" / "deep").symlink_to(tree / "outside")
+    with pytest.raises(ToolError, match="could not be deleted"):
+        cleaning._delete("work/deep/keep", ["work"])
+    assert (tree / "outside" / "keep").exists()
+
+
+@pytest.mark.parametrize("kept", ["work/old", "work/old/a", "work/old/a/x.bin"])
+def test_what_the_plan_still_needs_stays_with_the_reason(run_tool: Run, tree: Path, kept: str) -> None:
+    before = everything(tree)
+    with pytest.raises(ToolError, match="must stay: needed by 'train'"):
+        run_tool(TOOL, protected={kept: "needed by 'train'"}, **asked("work/new", "work/old"))
+    if kept == "work/old":
+        with pytest.raises(ToolError, match="must stay"):
+            run_tool(TOOL, protected={kept: "needed by 'train'"}, **asked("work/old/a"))
+    assert everything(tree) == before
+
+
+def test_a_mount_point_is_never_deleted(run_tool: Run, tree: Path) -> None:
+    mount = tree / "work" / "old" / "a"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)], check=True)
+    try:
+        (mount / "file").write_text("on another disk")
+        with pytest.raises(ToolError, match="mount point"):
+            run_tool(TOOL, **asked("work/old"))
+        assert (mount / "file").exists()
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_a_killed_deletion_is_taken_up_and_its_bytes_are_counted_once(run_tool: Run, tree: Path) -> None:
+    whole = cleaning._measure("work/old")
+    journal = tree / ".scratch" / "journal.jsonl"
+    journal.parent.mkdir()
+    journal.write_text(json.dumps({"path": "work/old", **whole, "deleted": False}) + '\n{"path": "wor')
+    (tree / "work" / "old" / "y.bin").unlink()  # so far it had come
+    result = run_tool(TOOL, **asked("work/old"))
+    assert result.values["freed_bytes"] == whole["bytes"]
+    assert not (tree / "work" / "old").exists()
+    assert run_tool(TOOL, **asked("work/old")).values["freed_bytes"] == whole["bytes"]
+
+
+def test_what_was_deleted_before_and_is_there_again_is_deleted_again(run_tool: Run, tree: Path) -> None:
+    run_tool(TOOL, **asked("work/new"))
+    (tree / "work" / "new").mkdir()
+    (tree / "work" / "new" / "more.bin").write_bytes(b"x" * 50_000)
+    assert run_tool(TOOL, **asked("work/new")).values["freed_bytes"] >= 50_000
+    assert not (tree / "work" / "new").exists()

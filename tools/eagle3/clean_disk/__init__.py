@@ -1,0 +1,1 @@
+"""Frees the disk of what is named and no longer needed."""

@@ -1,0 +1,1 @@
+"""Extracts the target's hidden states for every sample."""

@@ -1,0 +1,1 @@
+"""Verifies a feature set, every sample of it, and repairs what is damaged."""

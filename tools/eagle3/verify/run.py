@@ -1,0 +1,167 @@
+"""The work of `verify`: every file against the sample set and its digest, some against a reference forward."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eagle3.extraction import extract
+from eagle3.features import FeatureSet, FeatureWriter, file_name, load_features, read_config, read_manifest
+from eagle3.samples import SampleSet, open_samples
+from eagle3.target import Target, load_target
+from eagle3.verify.recomputation import compare
+from eagle3.verify.spec import VerifyParams
+from harness.contract import Context, Result, ToolError, digest_file, write_json
+
+NAMED = 10  # bad samples that the error itself names; the report has them all
+
+
+def main(params: VerifyParams, context: Context) -> Result:
+    """Verify the set, repair it where asked, and write the report."""
+    context.catch_stop()
+    torch.set_num_threads(params.threads)
+    samples = open_samples(params.samples)
+    folder = Path(params.features)
+    features = FeatureSet(folder, read_config(folder), read_manifest(folder))
+    target = load_target(params.target, dtype=features.config["target_dtype"], device=params.device)
+    _check_origin(features, samples, target)
+    bad = _check_all(features, samples, params, context)
+    surplus = _surplus(features)
+    recomputed = _recompute(features, samples, target, params, bad=bad)
+    repaired = _repair(features, samples, target, bad, surplus) if params.repair and (bad or surplus) else []
+    report = {
+        "num_samples": len(samples),
+        "bad": {str(index): reason for index, reason in sorted(bad.items())},
+        "surplus": surplus,
+        "recomputed": recomputed,
+        "repaired": repaired,
+        "layers": features.layers,
+    }
+    write_json(context.outputs["report"], report)
+    if (bad or surplus) and not params.repair:
+        raise ToolError(
+            f"{len(bad)} bad samples, {len(surplus)} surplus files",
+            where=str(folder),
+            found=_listed(bad, surplus),
+            do="Run 'verify' with repair: true",
+        )
+    worst = max((layer["relative"] for each in recomputed for layer in each["layers"]), default=0.0)
+    note = f"{len(samples)} samples good, {len(recomputed)} recomputed (largest relative difference {worst:.2g})"
+    return Result(
+        values={"num_samples": len(samples), "num_repaired": len(repaired)},
+        metrics={"largest_relative_difference": worst},
+        note=note + (f", {len(repaired)} repaired" if repaired else ""),
+    )
+
+
+def _listed(bad: dict[int, str], surplus: list[str]) -> str:
+    lines = [f"sample {index}: {reason}" for index, reason in sorted(bad.items())]
+    lines += [f"'{name}': belongs to no sample" for name in surplus]
+    more = f"; and {len(lines) - NAMED} more" if len(lines) > NAMED else ""
+    return "; ".join(lines[:NAMED]) + more
+
+
+def _check_origin(features: FeatureSet, samples: SampleSet, target: Target) -> None:
+    """Raise ToolError when the features are of another target or another sample set: none of them is right then."""
+    pairs = [
+        ("target", features.target_fingerprint, target.fingerprint),
+        ("sample set", features.samples_digest, samples.digest),
+    ]
+    for what, theirs, ours in pairs:
+        if theirs != ours:
+            raise ToolError(
+                f"the features were extracted from another {what}",
+                where=str(features.path),
+                found=f"'{theirs[:12]}' where the {what} has '{ours[:12]}'",
+                do="Run 'extract' with these.",
+            )
+
+
+def _check_all(features: FeatureSet, samples: SampleSet, params: VerifyParams, context: Context) -> dict[int, str]:
+    """What is wrong with each bad sample, by index."""
+    bad = {}
+    for index in range(len(samples)):
+        reason = _fault(features, samples, index, largest=params.largest)
+        if reason:
+            bad[index] = reason
+            context.say(f"sample {index}: {reason}")
+        context.progress(index + 1, len(samples), unit="samples")
+        context.stop_point()
+    return bad
+
+
+def _fault(features: FeatureSet, samples: SampleSet, index: int, *, largest: float) -> str:
+    """The first thing wrong with a sample's file, "" for a good one."""
+    file = features.path / file_name(index)
+    if not file.is_file():
+        return "its file is missing"
+    entry = features.entries.get(index)
+    if entry is None:
+        return "the manifest has no line for it"
+    if file.stat().st_size != entry.size:
+        return f"its file has {file.stat().st_size} bytes, the manifest says {entry.size}"
+    if digest_file(file) != entry.sha256:
+        return "its bytes are not those that were written (digest differs)"
+    try:
+        sample = load_features(file)
+    except ToolError as error:
+        return f"its file can't be read: {error.found}"
+    input_ids, loss_mask = samples[index]
+    if sample.input_ids.tolist() != input_ids.tolist():
+        return f"its {len(sample.input_ids)} token ids are not the sample's {len(input_ids)}"
+    if sample.loss_mask.bool().tolist() != loss_mask.tolist():
+        return "its loss mask is not the sample's"
+    shape = (len(input_ids), int(features.config["hidden_size"]))
+    if len(sample.hidden_states) != len(features.layers):
+        return f"it has {len(sample.hidden_states)} layers, the set has {len(features.layers)}"
+    for layer, state in zip(features.layers, sample.hidden_states, strict=True):
+        if tuple(state.shape) != shape or state.dtype != features.dtype:
+            return f"layer {layer} is {state.dtype} {tuple(state.shape)}, not {features.dtype} {shape}"
+        top = float(state.float().abs().max())
+        if not top < largest:  # also where it is NaN
+            return f"layer {layer} holds values that aren't finite or sane (largest {top:g})"
+        if top == 0:
+            return f"layer {layer} is all zero"
+    return ""
+
+
+def _surplus(features: FeatureSet) -> list[str]:
+    """Files that belong to no sample."""
+    expected = {file_name(index) for index in range(len(features))}
+    return sorted(
+        str(file.relative_to(features.path))
+        for file in features.path.glob("*/*")
+        if str(file.relative_to(features.path)) not in expected
+    )
+
+
+def _recompute(
+    features: FeatureSet, samples: SampleSet, target: Target, params: VerifyParams, *, bad: dict[int, str]
+) -> list[dict[str, Any]]:
+    """Compare random good samples with a forward of each by itself; those that differ become bad."""
+    good = [index for index in range(len(samples)) if index not in bad]
+    chosen = sorted(random.Random(params.seed).sample(good, min(params.recompute, len(good))))  # noqa: S311
+    found = []
+    for index in chosen:
+        comparison = compare(target, features[index], features.layers, tolerance=params.tolerance)
+        if comparison["explanation"]:
+            bad[index] = comparison["explanation"]
+        found.append({"sample": index, **comparison})
+    return found
+
+
+def _repair(
+    features: FeatureSet, samples: SampleSet, target: Target, bad: dict[int, str], surplus: list[str]
+) -> list[int]:
+    """Extract the bad samples anew, remove the surplus files; returns what was extracted."""
+    for name in surplus:
+        (features.path / name).unlink()
+    writer = FeatureWriter(features.path, features.config, {})
+    extract(target, samples, writer, bad, config=features.config, after_sample=lambda: None)
+    writer.finish()
+    again = FeatureSet(features.path, features.config, read_manifest(features.path))
+    still = {index: reason for index in bad if (reason := _fault(again, samples, index, largest=float("inf")))}
+    if still:
+        raise ToolError("repaired samples are bad again", where=str(features.path), found=_listed(still, []))
+    return sorted(bad)
