@@ -35,9 +35,9 @@ class Model(BaseModel):
 class Retries(Model):
     """Try a failed task again `count` times, waiting `backoff_s`, then twice that, and so on up to `backoff_max_s`."""
 
-    count: int = Field(0, ge=0, le=100)
-    backoff_s: float = Field(5.0, ge=0, allow_inf_nan=False)
-    backoff_max_s: float = Field(600.0, ge=0, allow_inf_nan=False)
+    count: int = Field(default=0, ge=0, le=100)
+    backoff_s: float = Field(default=5.0, ge=0, allow_inf_nan=False)
+    backoff_max_s: float = Field(default=600.0, ge=0, allow_inf_nan=False)
 
 
 class Option(Model):
@@ -71,11 +71,11 @@ class Task(Model):
     priority: Priority = "medium"
     needs: list[Name] = []
     tool: str | None = None
-    with_: dict[str, Any] = Field({}, alias="with")
+    with_: dict[str, Any] = Field(default={}, alias="with")
     outputs: dict[Name, str] = {}
     decision: Decision | None = None
     retries: Retries = Retries()
-    timeout_s: Duration | None = Field(None, alias="timeout")
+    timeout_s: Duration | None = Field(default=None, alias="timeout")
     when: str | None = None
     env: str | None = None
     note: str = ""  # kept from an imported todo list, for example an agent's claim that it is done

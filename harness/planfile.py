@@ -45,6 +45,7 @@ class _File:
         self.name = name
         self.mistakes: list[Mistake] = []
         self.tasks: list[Task | None] = []
+        self.mended: set[str] = set()  # tasks of which only what is right was kept
         self.document = self._read(content)
 
     def mistake(self, path: document.Path, what: str, *, found: str = "", do: str = "") -> None:
@@ -113,8 +114,9 @@ class _File:
             Task.model_validate(value)
         except ValidationError as error:
             wrong = {str(each["loc"][0]) for each in error.errors() if each["loc"]}
-            kept = {key: item for key, item in value.items() if key not in wrong}
-            return _or_none({"content": "?", **kept})
+            mended = _or_none({"content": "?", **{key: item for key, item in value.items() if key not in wrong}})
+            self.mended |= {mended.id} if mended else set()
+            return mended
         return None
 
     def _distinct_ids(self) -> None:
@@ -167,7 +169,7 @@ class _File:
         ids = {task.id for task, _ in sound}
         raw = self.document.value.get("tasks", []) if isinstance(self.document.value, dict) else []
         broken = {str(each.get("id")) for each in raw if isinstance(each, dict)} - ids
-        Resolver(self, self.vars, self.envs, tools, broken=broken).steps(sound)
+        Resolver(self, self.vars, self.envs, tools, doubtful=broken | self.mended).steps(sound)
 
 
 def _or_none(value: dict[str, Any]) -> Task | None:

@@ -24,7 +24,7 @@ class Reporter(Protocol):
 
 
 class Resolver:
-    """Resolves tasks, each with its place in the file; `broken` are ids of tasks that have mistakes of their own."""
+    """Resolves tasks, each with its place in the file; `doubtful` are ids of tasks that have mistakes of their own."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class Resolver:
         envs: Mapping[str, str],
         tools: Mapping[str, Tool],
         *,
-        broken: Collection[str] = (),
+        doubtful: Collection[str] = (),
     ) -> None:
-        self.reporter, self.variables, self.envs, self.tools, self.broken = reporter, variables, envs, tools, broken
+        self.reporter, self.variables, self.envs, self.tools, self.doubtful = reporter, variables, envs, tools, doubtful
         self.tasks: dict[str, Task] = {}
         self.places: dict[str, Place] = {}
         self.resolved: dict[str, Step] = {}
@@ -69,7 +69,7 @@ class Resolver:
                 self.reporter.mistake((*place, "needs", index), f"task '{task.id}' needs itself")
             elif need in self.tasks:
                 found[need] = None
-            elif need not in self.broken:
+            elif need not in self.doubtful:
                 do = nearest(need, self.tasks)
                 self.reporter.mistake(
                     (*place, "needs", index), f"task '{task.id}' needs '{need}', which is no task", do=do
@@ -101,7 +101,7 @@ class Resolver:
             do = nearest(reference.name, self.variables)
             self.reporter.mistake(place, f"'{reference.text}' refers to no variable of the plan", do=do)
             return reference
-        if reference.task in self.broken:
+        if reference.task in self.doubtful:
             return reference
         if reference.task not in self.tasks:
             do = nearest(reference.task, self.tasks)

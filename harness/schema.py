@@ -7,76 +7,39 @@ from sqlite_utils.migrations import Migrations
 
 migrations = Migrations("drafter-harness")
 
+FIRST: dict[str, tuple[dict[str, type], tuple[str, ...]]] = {  # table -> columns, primary key
+    "plan": ({"name": str, "path": str, "digest": str, "changed_at": float}, ("name",)),
+    "run": (
+        {"id": str, "pid": int, "host": str, "boot_id": str, "plan_digest": str}
+        | {"started_at": float, "ended_at": float, "exit_code": int},
+        ("id",),
+    ),
+    "task": (
+        {"id": str, "position": int, "content": str, "priority": str, "tool": str, "needs": str, "removed": int}
+        | {"state": str, "attempt": int, "tries_used": int, "reason": str}
+        | {"started_at": float, "ended_at": float, "retry_at": float},
+        ("id",),
+    ),
+    "attempt": (
+        {"task": str, "number": int, "run": str, "state": str, "reason": str, "fingerprint": str, "parts": str}
+        | {"started_at": float, "ended_at": float}
+        | {"exit_code": int, "signal": int, "stop": str, "cpu_s": float, "peak_rss_bytes": int},
+        ("task", "number"),
+    ),
+    "checkpoint": (
+        {"task": str, "attempt": int, "fingerprint": str, "content": str, "note": str, "ended_at": float},
+        ("task",),
+    ),
+    "decision": ({"task": str, "choice": str, "because": str, "decided_by": str, "at": float}, ("task",)),
+    "seen": ({"path": str, "stamp": str, "digest": str}, ("path",)),
+}
+
 
 @migrations()
 def m001_first(db: Database) -> None:
     """Plan, runs, tasks, attempts, checkpoints, decisions, digests of inputs, and the events of them all."""
-    db.table("plan").create({"name": str, "path": str, "digest": str, "changed_at": float}, pk="name")
-    db.table("run").create(
-        {
-            "id": str,
-            "pid": int,
-            "host": str,
-            "boot_id": str,
-            "plan_digest": str,
-            "started_at": float,
-            "ended_at": float,
-            "exit_code": int,
-        },
-        pk="id",
-    )
-    db.table("task").create(
-        {
-            "id": str,
-            "position": int,
-            "content": str,
-            "priority": str,
-            "tool": str,
-            "needs": str,
-            "removed": int,
-            "state": str,
-            "attempt": int,
-            "tries_used": int,
-            "reason": str,
-            "started_at": float,
-            "ended_at": float,
-            "retry_at": float,
-        },
-        pk="id",
-        not_null={"state", "attempt", "tries_used", "reason", "removed"},
-    )
-    db.table("attempt").create(
-        {
-            "task": str,
-            "number": int,
-            "run": str,
-            "state": str,
-            "reason": str,
-            "fingerprint": str,
-            "parts": str,
-            "started_at": float,
-            "ended_at": float,
-            "exit_code": int,
-            "signal": int,
-            "stop": str,
-            "cpu_s": float,
-            "peak_rss_bytes": int,
-        },
-        pk=("task", "number"),
-    )
-    db.table("checkpoint").create(
-        {
-            "task": str,
-            "attempt": int,
-            "fingerprint": str,
-            "content": str,
-            "note": str,
-            "ended_at": float,
-        },
-        pk="task",
-    )
-    db.table("decision").create({"task": str, "choice": str, "because": str, "decided_by": str, "at": float}, pk="task")
-    db.table("seen").create({"path": str, "stamp": str, "digest": str}, pk="path")
+    for name, (columns, key) in FIRST.items():
+        db.table(name).create(columns, pk=key if len(key) > 1 else key[0])
     db.execute(
         "CREATE TABLE event (seq INTEGER PRIMARY KEY AUTOINCREMENT, ts REAL NOT NULL, run TEXT, task TEXT, "
         "attempt INTEGER, type TEXT NOT NULL, data TEXT NOT NULL)"

@@ -19,7 +19,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     envs: dict[str, str] = {}
-    jobs: int = Field(1, ge=1)
+    jobs: int = Field(default=1, ge=1)
 
 
 def read_settings(root: Root) -> Settings:

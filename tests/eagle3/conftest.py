@@ -19,8 +19,12 @@ import torch
 from workshop import make_request, make_target, talk
 
 from eagle3.chat import open_chat
+from eagle3.extraction import extract, identity
+from eagle3.features import FeatureWriter
 from eagle3.samples import Sample, SampleSet, open_samples, write_samples
 from eagle3.target import Target, load_target
+from eagle3.vocab.run import count_tokens
+from eagle3.vocabulary import Vocabulary
 from harness.contract import Context, Result, Tool
 
 REPOSITORY = Path(__file__).parents[2]
@@ -51,6 +55,47 @@ def samples_path(tmp_path_factory: pytest.TempPathFactory, target: Target) -> Pa
 @pytest.fixture(scope="session")
 def samples(samples_path: Path) -> SampleSet:
     return open_samples(samples_path)
+
+
+@pytest.fixture(scope="session")
+def spoken_path(tmp_path_factory: pytest.TempPathFactory, target: Target) -> Path:
+    """A set of 24 samples whose answers, 20 tokens each, are the target's own greedy words; read it, don't change it."""
+    prompts = [open_chat(target.tokenizer, target.stop_ids, "target").prompt_ids(talk(i)) for i in range(24)]
+    answers = target.generate(prompts, max_new_tokens=20)
+    made = [
+        Sample(str(i), "", prompt + answer, [False] * len(prompt) + [True] * len(answer))
+        for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True))
+    ]
+    path = tmp_path_factory.mktemp("spoken") / "samples"
+    write_samples(path, made, tokenizer_fingerprint=target.tokenizer_fingerprint, max_length=64)
+    return path
+
+
+@pytest.fixture(scope="session")
+def vocabulary(spoken_path: Path, target: Target) -> Vocabulary:
+    """The 60 most frequent tokens of the target's answers: not all that it says."""
+    counts = count_tokens(open_samples(spoken_path), target.vocab_size)
+    return Vocabulary.from_counts(counts, 60, [0, 4], target.tokenizer_fingerprint)
+
+
+@pytest.fixture(scope="session")
+def vocabulary_path(tmp_path_factory: pytest.TempPathFactory, vocabulary: Vocabulary) -> Path:
+    path = tmp_path_factory.mktemp("vocabulary") / "vocabulary"
+    vocabulary.save(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def features_path(tmp_path_factory: pytest.TempPathFactory, target: Target, spoken_path: Path) -> Path:
+    """Float32 features of `spoken_path`, layers 2, 3, 4 and the last; read them, don't change them."""
+    samples = open_samples(spoken_path)
+    known = identity(target, samples, layers=[2, 3, 4, 5], dtype="float32", target_dtype="float32")
+    path = tmp_path_factory.mktemp("features") / "features"
+    writer = FeatureWriter(path, known, {"batch_tokens": 400})
+    config = {**known, "batch_tokens": 400}
+    extract(target, samples, writer, range(len(samples)), config=config, after_sample=lambda: None)
+    writer.finish()
+    return path
 
 
 @pytest.fixture

@@ -137,13 +137,14 @@ tasks:
     content: a
     timeout: 1h30m
     tool: python
-    with: {call: "m:f", args: {n: 10_000, rate: 1e-4, half: .5, hex: 0x10, no: no, yes: "true", t: true, nil: ~, v: 1.0.0}}
+    with:
+      call: "m:f"
+      args: {n: 10_000, rate: 1e-4, half: .5, hex: 0x10, no: no, yes: "true", t: true, nil: ~, v: 1.0.0}
 """
     step = planfile.load(write(tmp_path / "p.yaml", plan), KNOWN).steps["a"]
     assert step.task.timeout_s == 5400
-    assert step.params["args"] == {
-        "n": 10000, "rate": 1e-4, "half": 0.5, "hex": 16, "no": "no", "yes": "true", "t": True, "nil": None, "v": "1.0.0",
-    }  # fmt: skip
+    numbers = {"n": 10000, "rate": 1e-4, "half": 0.5, "hex": 16}
+    assert step.params["args"] == {**numbers, "no": "no", "yes": "true", "t": True, "nil": None, "v": "1.0.0"}
 
 
 @pytest.mark.parametrize("indent", [None, 2, "\t"])

@@ -141,7 +141,8 @@ time.sleep(60)
 
 def test_nothing_that_a_task_started_outlives_it(paths: AttemptPaths) -> None:
     (paths.folder / "daemon.py").write_text(DAEMON)
-    command = f"setsid sleep 60 & echo $! >> more; sleep 60 & echo $! >> more; '{sys.executable}' daemon.py; until [ -s pids ]; do sleep 0.02; done"
+    children = "setsid sleep 60 & echo $! >> more; sleep 60 & echo $! >> more"
+    command = f"{children}; '{sys.executable}' daemon.py; until [ -s pids ]; do sleep 0.02; done"
     verdict = wait(start(paths, command))
     assert verdict
     assert verdict.exit_code == 0
@@ -162,16 +163,22 @@ def test_two_supervisors_never_have_one_attempt(paths: AttemptPaths) -> None:
     assert (paths.folder / "runs").read_text() == "once\n"
 
 
+ENGINE = """
+import os, sys, time
+from pathlib import Path
+from harness import process
+from harness.paths import AttemptPaths
+paths = AttemptPaths(Path(sys.argv[1]))
+process.start(paths, process.Launch(["/bin/sh", "-c", sys.argv[2]], str(paths.folder), dict(os.environ), 5, None))
+print("started", flush=True)
+time.sleep(60)
+"""
+
+
 def run_engine_that_dies(paths: AttemptPaths, command: str) -> None:
     """Start an attempt from a process that is then killed with SIGKILL."""
-    code = (
-        "import os, sys, time; from pathlib import Path; from harness import process; from harness.paths import AttemptPaths\n"
-        "p = AttemptPaths(Path(sys.argv[1]))\n"
-        "process.start(p, process.Launch(['/bin/sh', '-c', sys.argv[2]], str(p.folder), dict(os.environ), 5, None))\n"
-        "print('started', flush=True); time.sleep(60)\n"
-    )
     engine = subprocess.Popen(
-        [sys.executable, "-c", code, str(paths.folder), command], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", ENGINE, str(paths.folder), command], stdout=subprocess.PIPE, text=True
     )
     assert engine.stdout
     assert engine.stdout.readline() == "started\n"

@@ -46,9 +46,14 @@ def status(root: Path) -> dict[str, dict[str, object]]:
 
 def start(root: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        command(*arguments), cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        command(*arguments),
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
 
 
 def test_a_plan_runs_once_and_a_rerun_executes_nothing(tmp_path: Path) -> None:
@@ -145,8 +150,8 @@ def test_a_decision_stops_only_what_needs_it_and_then_picks_the_branch(tmp_path:
     }  # fmt: skip
     count = shell("n", """echo '{"values": {"rows": 12}}' > $HARNESS_RESULT""")
     choice = "${tasks.ask.outputs.choice}"
-    tasks = [count, ask, {**counted("f"), "when": f"{choice} == 'few'"}, {**counted("m"), "when": f"{choice} == 'many'"},
-             counted("end", needs=("f", "m")), counted("free")]  # fmt: skip
+    few, many = ({**counted(name), "when": f"{choice} == '{key}'"} for name, key in (("f", "few"), ("m", "many")))
+    tasks = [count, ask, few, many, counted("end", needs=("f", "m")), counted("free")]
     plan = write_plan(tmp_path, tasks)
     out = harness(tmp_path, "run", str(plan), code=4)
     assert "ask  needs you  12 rows? few | many" in out

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BlockedError, NotFoundError, UsageError
-from harness.paths import Root
 from harness.location import find_root, known_plan
+from harness.paths import Root
 from harness.settings import Settings, interpreter, read_settings
 
 

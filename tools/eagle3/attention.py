@@ -70,7 +70,7 @@ class _Unrolled(torch.autograd.Function):
 
 
 def _samples(lengths: tuple[int, ...], *tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    return list(zip(*(torch.split(tensor, lengths) for tensor in tensors), strict=True))
+    return list(zip(*(torch.split(tensor, list(lengths)) for tensor in tensors), strict=True))
 
 
 def _causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

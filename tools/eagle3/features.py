@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from harness.contract import ToolError, digest_file, write_json, write_text, writing
 
@@ -114,9 +116,9 @@ class FeatureSet:
         return dtype
 
     @property
-    def lengths(self) -> list[int]:
-        """Tokens of each sample."""
-        return [self.entries[index].num_tokens for index in range(len(self))]
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each sample, int64 [N]."""
+        return np.array([self.entries[index].num_tokens for index in range(len(self))], np.int64)
 
     @property
     def target_fingerprint(self) -> str:

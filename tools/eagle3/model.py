@@ -40,10 +40,9 @@ class Shape:
         Raises ToolError when the heads don't fit.
         """
         config = target.config
-        given = {name: size for name, size in sizes.items() if size is not None}
-        num_heads = given.get("num_heads", config.num_attention_heads)
-        default_kv_heads = num_heads if "num_heads" in given else config.num_key_value_heads
-        num_kv_heads = given.get("num_kv_heads", default_kv_heads)
+        num_heads = int(sizes.get("num_heads") or config.num_attention_heads)
+        default_kv_heads = num_heads if sizes.get("num_heads") else config.num_key_value_heads
+        num_kv_heads = int(sizes.get("num_kv_heads") or default_kv_heads)
         if target.hidden_size % (2 * num_heads) or num_heads % num_kv_heads:
             raise ToolError(
                 "the heads don't fit the drafter",
@@ -52,7 +51,7 @@ class Shape:
             )
         return cls(
             hidden_size=target.hidden_size,
-            intermediate_size=given.get("intermediate_size", config.intermediate_size),
+            intermediate_size=int(sizes.get("intermediate_size") or config.intermediate_size),
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
             head_dim=target.hidden_size // num_heads,

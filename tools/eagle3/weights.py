@@ -19,7 +19,7 @@ WEIGHTS, CONFIG = "model.safetensors", "drafter.json"
 
 
 def new_drafter(shape: Shape, vocabulary: Vocabulary, target: Target, *, seed: int) -> Drafter:
-    """An untrained drafter: random, but norm and lm_head start as the target's own (its rows of the draft vocabulary)."""
+    """An untrained drafter: random, but norm and lm_head start as the target's own (the draft vocabulary's rows)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         drafter = Drafter(shape, vocabulary)

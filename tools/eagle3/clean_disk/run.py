@@ -58,7 +58,7 @@ def _refusal(path: str, roots: list[str], protected: dict[str, str]) -> str:
 
 
 def _root_of(path: str, roots: list[str]) -> Path | None:
-    """The root that `path` lies inside, itself excluded; none for a path with "..", whose meaning a link could change."""
+    """The root that `path` lies inside of; none for a path with "..", whose meaning a link could change."""
     place = Path(path).absolute()
     if ".." in place.parts:
         return None

@@ -118,7 +118,8 @@ def main(params: EvaluateParams, context: Context) -> Result:
     return Result(
         values=values,
         metrics={name: float(value) for name, value in values.items() if name != "acceptance"},
-        note=f"acceptance length {comparison.acceptance_length:.2f}, untrained {comparison.untrained_acceptance_length:.2f}; "
+        note=f"acceptance length {comparison.acceptance_length:.2f}, "
+        f"untrained {comparison.untrained_acceptance_length:.2f}; "
         f"{comparison.speedup:.2f} x the speed; {'lossless' if comparison.lossless else 'near ties decided otherwise'}",
     )
 

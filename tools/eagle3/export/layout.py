@@ -1,26 +1,12 @@
 """What SGLang's (and vLLM's) LlamaForCausalLMEagle3 reads: config keys, tensor names, shapes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
+
+from eagle3.model import Shape
 
 
-class Sizes(Protocol):
-    """The drafter's sizes that a config states."""
-
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    draft_vocab_size: int
-    num_aux_layers: int
-    rms_norm_eps: float
-    rope_theta: float
-    max_position_embeddings: int
-
-
-def engine_config(shape: Sizes, layer_ids: Sequence[int], *, dtype: str, target: Mapping[str, Any]) -> dict[str, Any]:
+def engine_config(shape: Shape, layer_ids: Sequence[int], *, dtype: str, target: Mapping[str, Any]) -> dict[str, Any]:
     """config.json of the exported drafter; `layer_ids` in the engine's own numbers, `target` is its target's config.
 
     Nothing is said of norms around fc or of the state passed on: left out, both engines do what was trained.

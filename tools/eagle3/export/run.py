@@ -62,7 +62,7 @@ def check(folder: Path) -> None:
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     wanted = engine_tensors(config)
-    with safe_open(str(folder / WEIGHTS), "pt") as file:  # type: ignore[no-untyped-call]
+    with safe_open(str(folder / WEIGHTS), "pt") as file:
         found = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - not a dict
         t2d, offsets = file.get_tensor("t2d"), file.get_tensor("d2t")
     wrong = [f"'{name}' missing" for name in wanted.keys() - found.keys()]

@@ -13,8 +13,8 @@ from harness.contract import writing
 class Kept:
     """Both are replaced by atomic renames, so a kill at any moment leaves the ones before whole.
 
-    The best drafter may be ahead of the latest state: its step comes again, gives the same numbers, and as only a better
-    one replaces it, the outcome is that of a training never killed.
+    The best drafter may be ahead of the latest state: its step comes again and gives the same numbers, and as only a
+    better one replaces it, the outcome is that of a training never killed.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -34,7 +34,9 @@ def main(params: TrainParams, context: Context) -> Result:
     kept = Kept(context.scratch)
     going_on = f", going on at step {trainer.next_step}" if kept.resume(trainer) else ""
     context.say(f"{len(training)} samples, {num_steps} steps, {len(validation)} samples to validate with{going_on}")
-    held_out = [load_batch(features, group) for group in packed(validation, features.lengths, params.batch_tokens)]
+    held_out = [
+        load_batch(features, group) for group in packed(validation.tolist(), features.lengths, params.batch_tokens)
+    ]
     while trainer.next_step < num_steps:
         context.stop_point(partial(kept.save, trainer))
         _step(trainer, load_batch(features, schedule.samples(trainer.next_step)), context)
@@ -69,7 +71,7 @@ def load_batch(features: FeatureSet, indices: list[int]) -> Batch:
 
 
 def _open_features(params: TrainParams, target: Target) -> FeatureSet:
-    """Raises ToolError when the features are another target's: they would train without a word, to a useless drafter."""
+    """Raises ToolError for the features of another target: they would train without a word, to a useless drafter."""
     features = open_features(params.features)
     if features.target_fingerprint != target.fingerprint:
         raise ToolError(
@@ -107,7 +109,7 @@ def _step(trainer: Trainer, batch: Batch, context: Context) -> None:
         raise ToolError(
             "loss or gradient is not finite",
             where=f"step {number}",
-            found=f"loss {float(outcome.loss.detach()):g}, gradient norm {norm:g} in samples {str(batch.indices)[1:-1]}",
+            found=f"loss {float(outcome.loss.detach()):g}, gradient norm {norm:g}, samples {str(batch.indices)[1:-1]}",
             do="Run 'verify' on the features, or lower learning_rate.",
         )
     context.progress(trainer.next_step, trainer.num_steps, unit="steps")

@@ -29,7 +29,7 @@ def main(params: VerifyParams, context: Context) -> Result:
     bad = _check_all(features, samples, params, context)
     surplus = _surplus(features)
     recomputed = _recompute(features, samples, target, params, bad=bad)
-    repaired = _repair(features, samples, target, bad, surplus) if params.repair and (bad or surplus) else []
+    repaired = _repair(features, samples, target, bad=bad) if params.repair and (bad or surplus) else []
     report = {
         "num_samples": len(samples),
         "bad": {str(index): reason for index, reason in sorted(bad.items())},
@@ -93,18 +93,11 @@ def _check_all(features: FeatureSet, samples: SampleSet, params: VerifyParams, c
 
 def _fault(features: FeatureSet, samples: SampleSet, index: int, *, largest: float) -> str:
     """The first thing wrong with a sample's file, "" for a good one."""
-    file = features.path / file_name(index)
-    if not file.is_file():
-        return "its file is missing"
-    entry = features.entries.get(index)
-    if entry is None:
-        return "the manifest has no line for it"
-    if file.stat().st_size != entry.size:
-        return f"its file has {file.stat().st_size} bytes, the manifest says {entry.size}"
-    if digest_file(file) != entry.sha256:
-        return "its bytes are not those that were written (digest differs)"
+    reason = _file_fault(features, index)
+    if reason:
+        return reason
     try:
-        sample = load_features(file)
+        sample = load_features(features.path / file_name(index))
     except ToolError as error:
         return f"its file can't be read: {error.found}"
     input_ids, loss_mask = samples[index]
@@ -112,18 +105,38 @@ def _fault(features: FeatureSet, samples: SampleSet, index: int, *, largest: flo
         return f"its {len(sample.input_ids)} token ids are not the sample's {len(input_ids)}"
     if sample.loss_mask.bool().tolist() != loss_mask.tolist():
         return "its loss mask is not the sample's"
-    shape = (len(input_ids), int(features.config["hidden_size"]))
     if len(sample.hidden_states) != len(features.layers):
         return f"it has {len(sample.hidden_states)} layers, the set has {len(features.layers)}"
-    for layer, state in zip(features.layers, sample.hidden_states, strict=True):
-        if tuple(state.shape) != shape or state.dtype != features.dtype:
-            return f"layer {layer} is {state.dtype} {tuple(state.shape)}, not {features.dtype} {shape}"
-        top = float(state.float().abs().max())
-        if not top < largest:  # also where it is NaN
-            return f"layer {layer} holds values that aren't finite or sane (largest {top:g})"
-        if top == 0:
-            return f"layer {layer} is all zero"
+    shape = (len(input_ids), int(features.config["hidden_size"]))
+    faults = (
+        _state_fault(layer, state, shape=shape, dtype=features.dtype, largest=largest)
+        for layer, state in zip(features.layers, sample.hidden_states, strict=True)
+    )
+    return next(filter(None, faults), "")
+
+
+def _file_fault(features: FeatureSet, index: int) -> str:
+    """What is wrong with a file as such, against the manifest."""
+    file, entry = features.path / file_name(index), features.entries.get(index)
+    if not file.is_file():
+        return "its file is missing"
+    if entry is None:
+        return "the manifest has no line for it"
+    if file.stat().st_size != entry.size:
+        return f"its file has {file.stat().st_size} bytes, the manifest says {entry.size}"
+    if digest_file(file) != entry.sha256:
+        return "its bytes are not those that were written (digest differs)"
     return ""
+
+
+def _state_fault(layer: int, state: torch.Tensor, *, shape: tuple[int, int], dtype: torch.dtype, largest: float) -> str:
+    """What is wrong with one layer's states [T, H]."""
+    if tuple(state.shape) != shape or state.dtype != dtype:
+        return f"layer {layer} is {state.dtype} {tuple(state.shape)}, not {dtype} {shape}"
+    top = float(state.float().abs().max())
+    if not top < largest:  # also where it is NaN
+        return f"layer {layer} holds values that aren't finite or sane (largest {top:g})"
+    return f"layer {layer} is all zero" if top == 0 else ""
 
 
 def _surplus(features: FeatureSet) -> list[str]:
@@ -151,11 +164,9 @@ def _recompute(
     return found
 
 
-def _repair(
-    features: FeatureSet, samples: SampleSet, target: Target, bad: dict[int, str], surplus: list[str]
-) -> list[int]:
+def _repair(features: FeatureSet, samples: SampleSet, target: Target, *, bad: dict[int, str]) -> list[int]:
     """Extract the bad samples anew, remove the surplus files; returns what was extracted."""
-    for name in surplus:
+    for name in _surplus(features):
         (features.path / name).unlink()
     writer = FeatureWriter(features.path, features.config, {})
     extract(target, samples, writer, bad, config=features.config, after_sample=lambda: None)
