@@ -1,5 +1,6 @@
 """Whether a task's completion checkpoint still holds, and if not, why."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,9 +17,10 @@ from harness.store import Store
 
 @cache
 def defaults(model: type[Params]) -> dict[str, Any]:
-    """The values of those parameters that have a default."""
+    """The values of those parameters that have a default, as JSON has them: a tuple is a list."""
     empty = model.model_construct()
-    return {name: getattr(empty, name) for name, field in model.model_fields.items() if not field.is_required()}
+    fields = [name for name, field in model.model_fields.items() if not field.is_required()]
+    return {name: json.loads(json.dumps(getattr(empty, name))) for name in fields}
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ class Appraiser:
         for need in step.needs:
             checkpoint = self.checkpoints.get(need)
             for name, by in (checkpoint.freed if checkpoint else {}).items():
-                if self.steps[need].outputs.get(name) in _strings(step.params):
+                path = self.steps[need].outputs.get(name)
+                if path and any(path in text for text in references.strings(step.params)):
                     found[need] = f"output '{name}' was freed by '{by}' and is needed again by '{step.task.id}'"
         return found
 
@@ -127,17 +130,3 @@ class Appraiser:
             known = files.seal(path).digest
             self.store.remember_digest(str(path), now, known)
         return known
-
-
-def _strings(value: Any) -> set[str]:
-    """Every string inside nested lists and dicts."""
-    found, pending = set(), [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, str):
-            found.add(item)
-        elif isinstance(item, Mapping):
-            pending.extend(item.values())
-        elif isinstance(item, list | tuple):
-            pending.extend(item)
-    return found

@@ -175,9 +175,7 @@ class Engine:
                 self.frontier.settle(name)
             elif freed := self.appraiser.freed_needs(step):
                 for need, reason in freed.items():
-                    self.forced[need] = reason
-                    for dependant in self.frontier.unsettle(need):
-                        self.ready.pop(dependant, None)
+                    self._make_again(need, reason)
             elif name not in self.retry_at:
                 needs = self._needs(step, appraisal)
                 if name in self.checkpoints:
@@ -185,6 +183,17 @@ class Engine:
                     self._doubt(name)
                 self.ready[name] = appraisal
                 self.queue.add(name, needs)
+
+    def _make_again(self, name: str, reason: str) -> None:
+        """Let a task run again whose outputs were freed, and after it whoever freed them."""
+        for by in set(self.checkpoints[name].freed.values()) & self.steps.keys():
+            self.store.forget(by)
+            self.checkpoints.pop(by, None)
+            self.states[by] = State.PENDING
+            self.frontier.unsettle(by)
+        self.forced[name] = reason
+        for dependant in self.frontier.unsettle(name):
+            self.ready.pop(dependant, None)
 
     def _consider_decision(self, name: str, step: Step) -> None:
         if name in self.choices:

@@ -44,15 +44,24 @@ class Frontier:
             if not self._unsettled[dependant]:
                 self._open.append(dependant)
 
-    def unsettle(self, name: str) -> list[str]:
-        """The task has to run again: consider it, and let what needs it wait. Returns what needs it."""
+    def unsettle(self, name: str) -> set[str]:
+        """The task has to run again: consider it, and let all that waits for it, however far, be considered anew after.
+
+        Returns what waits for it.
+        """
         self._open.append(name)
-        if name not in self._settled:
-            return []
-        self._settled.discard(name)
-        for dependant in self.dependants[name]:
-            self._unsettled[dependant] += 1
-        return self.dependants[name]
+        affected: set[str] = set()
+        pending = [name]
+        while pending:
+            task = pending.pop()
+            if task not in self._settled:
+                continue
+            self._settled.discard(task)
+            for dependant in self.dependants[task]:
+                self._unsettled[dependant] += 1
+                affected.add(dependant)
+                pending.append(dependant)
+        return affected
 
     def below(self, name: str, *, leave: Callable[[str], bool]) -> dict[str, str]:
         """Every wanted task that waits for `name`, however far, each with the need that leads there.

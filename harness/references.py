@@ -39,7 +39,7 @@ def strings(value: Any) -> Iterator[str]:
         if isinstance(item, str):
             yield item
         elif isinstance(item, Mapping):
-            pending.extend(item.values())
+            pending.extend((*item, *item.values()))
         elif isinstance(item, list | tuple):
             pending.extend(item)
 
@@ -66,7 +66,7 @@ def substitute(value: Any, replace: Callable[[Reference], Any]) -> Any:
 
         return PATTERN.sub(text, value)
     if isinstance(value, Mapping):
-        return {key: substitute(item, replace) for key, item in value.items()}
+        return {str(substitute(key, replace)): substitute(item, replace) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [substitute(item, replace) for item in value]
     return value

@@ -84,7 +84,10 @@ class Resolver:
     def _substituted(self, value: Any, place: Place) -> Any:
         """`value` with variables and paths put in, every wrong reference reported at the value that holds it."""
         if isinstance(value, Mapping):
-            return {key: self._substituted(item, (*place, key)) for key, item in value.items()}
+            return {
+                str(self._substituted(key, (*place, key, "key"))): self._substituted(item, (*place, key))
+                for key, item in value.items()
+            }
         if isinstance(value, list):
             return [self._substituted(item, (*place, index)) for index, item in enumerate(value)]
         try:

@@ -59,7 +59,7 @@ def samples(samples_path: Path) -> SampleSet:
 
 @pytest.fixture(scope="session")
 def spoken_path(tmp_path_factory: pytest.TempPathFactory, target: Target) -> Path:
-    """A set of 24 samples whose answers, 20 tokens each, are the target's own greedy words; read it, don't change it."""
+    """A set of 24 samples whose answers, 20 tokens each, are the target's own greedy ones; read it only."""
     prompts = [open_chat(target.tokenizer, target.stop_ids, "target").prompt_ids(talk(i)) for i in range(24)]
     answers = target.generate(prompts, max_new_tokens=20)
     made = [

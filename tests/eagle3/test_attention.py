@@ -14,7 +14,9 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 def pairs(count: int, device: str = "cpu") -> list[tuple[torch.Tensor, torch.Tensor]]:
     shape = (sum(LENGTHS), 2, 8)
-    made = [[torch.randn(shape, dtype=torch.float64, device=device, requires_grad=True) for _ in "kv"] for _ in range(count)]
+    made = [
+        [torch.randn(shape, dtype=torch.float64, device=device, requires_grad=True) for _ in "kv"] for _ in range(count)
+    ]
     return [(key, value) for key, value in made]
 
 

@@ -22,7 +22,9 @@ def drafter(target: Target, vocabulary: Vocabulary) -> Drafter:
     return drafter.double()
 
 
-def one_position(drafter: Drafter, aux: torch.Tensor, embeds: torch.Tensor, place: int, unroll: int) -> list[torch.Tensor]:
+def one_position(
+    drafter: Drafter, aux: torch.Tensor, embeds: torch.Tensor, place: int, unroll: int
+) -> list[torch.Tensor]:
     """States that position `place` of one sample gets, step after step: the chain that serving would draft from there.
 
     Plain softmax over a list of keys that grows by one a step, from the fused states of everything up to `place`.

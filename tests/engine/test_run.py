@@ -229,6 +229,38 @@ def test_an_impossible_ask_blocks_with_exit_code_5(tmp_path: Path) -> None:
     assert "disk of 'out': needs 909495 TiB free" in harness(tmp_path, "run", str(write_plan(tmp_path, [task])), code=5)
 
 
+def test_freed_outputs_count_as_done_until_something_needs_them_again(tmp_path: Path) -> None:
+    def tasks(text: str) -> list[dict[str, object]]:
+        make = shell("make", "echo make >> log; mkdir -p work; echo big > work/big", outputs={"o": "work/big"})
+        read = f"echo use >> log; cat ${{tasks.make.outputs.o}} > use.out; : {text}"
+        use = shell("use", read, outputs={"o": "use.out"})
+        other = shell("other", "echo other >> log; cat ${tasks.make.outputs.o} > other.out", outputs={"o": "other.out"})
+        clean = {"id": "clean", "content": "free", "tool": "clean-disk", "needs": ["use", "other"],
+                 "with": {"out": "clean.json", "paths": ["${tasks.make.outputs.o}"], "roots": ["work"]}}  # fmt: skip
+        return [make, use, other, clean]
+
+    harness(tmp_path, "run", str(write_plan(tmp_path, tasks("one"))))
+    assert not (tmp_path / "work" / "big").exists()
+    assert log(tmp_path) == ["make", "use", "other"]
+    assert "deleted since, on purpose: o" in harness(tmp_path, "why", "make")
+    assert "nothing executed" in harness(tmp_path, "run", "p")
+    write_plan(tmp_path, tasks("two"))
+    out = harness(tmp_path, "run", "p")
+    assert "make  pending  output 'o' was freed by 'clean' and is needed again by 'use'" in out
+    assert log(tmp_path) == ["make", "use", "other", "make", "use"]
+    assert not (tmp_path / "work" / "big").exists()
+    assert {task["state"] for task in status(tmp_path).values()} == {"completed"}
+
+
+def test_what_a_task_still_needs_is_not_deleted(tmp_path: Path) -> None:
+    make = shell("make", "mkdir -p work; echo big > work/big", outputs={"o": "work/big"})
+    clean = {"id": "clean", "content": "free", "tool": "clean-disk", "needs": ["make"], "priority": "high",
+             "with": {"out": "clean.json", "paths": ["work/big"], "roots": ["work"]}}  # fmt: skip
+    plan = write_plan(tmp_path, [make, clean, shell("use", "cat work/big", needs=["make"], priority="low")])
+    assert "output 'o' of 'make' is needed by 'use'" in harness(tmp_path, "run", str(plan), code=1)
+    assert (tmp_path / "work" / "big").exists()
+
+
 SLOW = "echo s >> log; echo half > s.out; until [ -e go ]; do sleep 0.02; done; echo whole > s.out; echo s_end >> log"
 
 
