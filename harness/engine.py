@@ -40,6 +40,7 @@ class Engine:
         self.plan, self.steps, self.root, self.store = loaded.plan, loaded.steps, root, store
         self.live, self.stops, self.envs = live, stops, envs
         self.paths = root.plan(loaded.plan.name)
+        store.unblock()
         records = store.records()
         self.states = {name: records[name].state if name in records else State.PENDING for name in self.steps}
         self.tries_used = {

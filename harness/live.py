@@ -1,6 +1,6 @@
 """The view of a run while it runs: the live table on a terminal, dated lines anywhere else."""
 
-import sys
+import os
 import time
 from types import TracebackType
 from typing import Self
@@ -9,29 +9,33 @@ from rich.console import Console
 from rich.live import Live as RichLive
 from rich.text import Text
 
-from harness import status, table
+from harness import status, table, wording
 from harness.paths import PlanPaths
 from harness.state import State
 
 HEARTBEAT_S = 60.0
 REFRESH_S = 0.25
+SHARE = 10  # a drawing that takes long is made less often: at most a tenth of the time goes into it
 
 
 class Live:
-    """Shows transitions as they come. `interactive` says whether somebody looks at a terminal."""
+    """Shows transitions as they come. `interactive` says whether somebody looks at a terminal.
 
-    def __init__(self, paths: PlanPaths, console: Console | None = None) -> None:
+    A run outlives whoever looks at it: when nobody reads any more, the rest is written nowhere.
+    """
+
+    def __init__(self, paths: PlanPaths, console: Console | None = None, *, heartbeat_s: float = HEARTBEAT_S) -> None:
         self.paths = paths
         self.console = console or Console(highlight=False)
-        self.interactive = self.console.is_terminal and not self.console.is_dumb_terminal
-        self._live = (
-            RichLive(console=self.console, auto_refresh=False, vertical_overflow="crop") if self.interactive else None
-        )
+        self.heartbeat_s = heartbeat_s
+        self.interactive = self.console.file.isatty() and self.console.is_terminal and not self.console.is_dumb_terminal
+        self._live: RichLive | None = None
         self._next_at = 0.0
         self._said_at = time.monotonic()
 
     def __enter__(self) -> Self:
-        if self._live:
+        if self.interactive:
+            self._live = RichLive(console=self.console, auto_refresh=False, vertical_overflow="crop")
             self._live.start()
         return self
 
@@ -44,14 +48,13 @@ class Live:
 
     def transition(self, task: str, state: State, text: str) -> None:
         """A task has changed its state."""
-        self._next_at = 0.0
         if not self.interactive:
-            self._line(f"{task}  {table.word(state)}" + (f"  {text}" if text else ""))
+            self._line(f"{task}  {wording.word(state)}" + (f"  {text}" if text else ""))
 
     def say(self, text: str) -> None:
         """Something for whoever looks, above the table."""
         if self._live:
-            self.console.print(Text(text))
+            self._print(Text(self._spelled(text)))
         else:
             self._line(text)
 
@@ -60,26 +63,54 @@ class Live:
         now = time.monotonic()
         if self._live and now >= self._next_at:
             self._draw()
-            spent_s = time.monotonic() - now
-            self._next_at = now + max(REFRESH_S, 10 * spent_s)
-        elif not self.interactive and now - self._said_at >= HEARTBEAT_S:
+            self._next_at = now + max(REFRESH_S, SHARE * (time.monotonic() - now))
+        elif not self.interactive and now - self._said_at >= self.heartbeat_s:
             self._heartbeat()
 
     def _draw(self) -> None:
         assert self._live
         size = self.console.size
         snapshot = status.snapshot(self.paths)
-        view = table.render(snapshot, size.width, ascii_only=table.ascii_wanted(), height=size.height)
-        self._live.update(view, refresh=True)
+        view = table.render(snapshot, size.width, ascii=self._ascii, height=size.height)
+        try:
+            self._live.update(view, refresh=True)
+        except OSError:
+            self._look_away()
 
     def _heartbeat(self) -> None:
+        """Say that the run is alive, and what it is at."""
         snapshot = status.snapshot(self.paths)
-        for row in snapshot.rows:
-            if row.state == State.RUNNING:
-                done = f"  {row.progress.done}/{row.progress.total} {row.progress.unit}" if row.progress else ""
-                self._line(f"{row.id}  still running{done}  {row.note}".rstrip())
+        running = [row for row in snapshot.rows if row.state == State.RUNNING]
+        for row in running:
+            facts = (wording.fraction(row), wording.rate(row), wording.note(row, snapshot.now))
+            self._line("  ".join([row.id, "still running", *(fact for fact in facts if fact)]))
+        if not running:
+            waiting = [f"{row.id} {wording.word(row.state)}" for row in snapshot.rows if not row.settled]
+            self._line(f"nothing runs; {', '.join(waiting[:4]) or 'all is done'}")
+
+    @property
+    def _ascii(self) -> bool:
+        return table.ascii_wanted(self.console.file)
+
+    def _spelled(self, text: str) -> str:
+        return table.Spelling(self._ascii)(wording.one_line(text))
 
     def _line(self, text: str) -> None:
         self._said_at = time.monotonic()
-        sys.stdout.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
-        sys.stdout.flush()
+        try:
+            self.console.file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {self._spelled(text)}\n")
+            self.console.file.flush()
+        except OSError:
+            self._look_away()
+
+    def _print(self, text: Text) -> None:
+        try:
+            self.console.print(text)
+        except OSError:
+            self._look_away()
+
+    def _look_away(self) -> None:
+        """The pipe or the terminal is gone."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.console.file.fileno())
+        os.close(nowhere)

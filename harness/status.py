@@ -4,33 +4,38 @@ import json
 import os
 import sqlite3
 import time
-from dataclasses import asdict, dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.errors import StoreError
-from harness.ownership import owner
+from harness.ownership import held, owner
 from harness.paths import PlanPaths
+from harness.progress import Progress, last_words
 from harness.state import SETTLED, State, shown_as
 
-TAIL_BYTES = 32768
-
-
-@dataclass(frozen=True)
-class Progress:
-    """`rate` is in units a second over the last reports; `eta_s` is None before there are three of them."""
-
-    done: int
-    total: int
-    unit: str
-    rate: float | None
-    eta_s: float | None
-    age_s: float
+STARTABLE = frozenset({State.PENDING, State.INTERRUPTED, State.LOST, State.BLOCKED})
+HOPELESS = frozenset({State.FAILED, State.BLOCKED, State.CANCELLED})  # no run goes on with it as things are
+BLOCKING = frozenset({State.FAILED, State.WAITING_DECISION, State.WAITING_RESOURCES, State.WAITING_DISK})
+RUN = "SELECT id, pid, host, started_at, ended_at, exit_code FROM run ORDER BY id DESC LIMIT 1"
+EVENT = "SELECT seq, ts FROM event ORDER BY seq DESC LIMIT 1"
+TASKS = """
+SELECT t.id, t.content, t.priority, t.tool, t.needs, t.state, t.attempt, t.reason, t.started_at, t.ended_at, t.retry_at,
+    c.note,
+    (SELECT a.ended_at - a.started_at FROM attempt a WHERE a.task = t.id AND a.state = 'completed'
+        ORDER BY a.number DESC LIMIT 1)
+FROM task t LEFT JOIN checkpoint c ON c.task = t.id WHERE t.removed = 0 ORDER BY t.position
+"""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One task. Times are seconds since the epoch; `note` is its result, or why it is in its state."""
+    """One task. Times are seconds since the epoch; `note` is its result, or why it is in its state.
+
+    `process` tells of a task in state running: "alive", or, with no run there to see it, "ended" or "gone".
+    `past_s` is how long it took when it completed last.
+    """
 
     id: str
     content: str
@@ -40,170 +45,157 @@ class Row:
     state: State
     attempt: int
     note: str
-    started_at: float | None
-    ended_at: float | None
-    retry_at: float | None
-    past_s: float | None
+    started_at: float | None = None
+    ended_at: float | None = None
+    retry_at: float | None = None
+    past_s: float | None = None
+    process: str | None = None
     progress: Progress | None = None
 
     @property
     def settled(self) -> bool:
         return self.state in SETTLED
 
+    def left_s(self, now: float) -> float | None:
+        """Seconds that it still takes: as its progress says, else as long as last time; None where neither is known."""
+        if self.progress and self.progress.eta_s is not None:
+            return self.progress.eta_s
+        if self.past_s is None or self.state != State.RUNNING or self.started_at is None:
+            return self.past_s
+        return max(0.0, self.past_s - (now - self.started_at))
+
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where a plan stands at the time `now`; `cursor` is the number of the last event."""
+    """Where a plan stands at the time `now`.
+
+    `run` is the id of the latest run, "" before the first; `cursor` and `changed_at` are the number and the time of
+    the last event.
+    """
 
     plan: str
-    path: str
-    run: str
-    pid: int
-    host: str
-    alive: bool
-    started_at: float | None
-    ended_at: float | None
-    exit_code: int | None
-    cursor: int
-    now: float
+    path: str = ""
+    run: str = ""
+    pid: int = 0
+    host: str = ""
+    alive: bool = False
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    cursor: int = 0
+    changed_at: float | None = None
+    now: float = 0.0
     rows: list[Row] = field(default_factory=list)
 
     @property
     def elapsed_s(self) -> float:
-        """How long the latest run has taken, or took."""
+        """How long the latest run has taken, or took: until its last event, where it was killed."""
         if self.started_at is None:
             return 0.0
-        return (self.now if self.alive else self.ended_at or self.started_at) - self.started_at
+        end = self.now if self.alive else self.ended_at or self.changed_at or self.started_at
+        return max(0.0, end - self.started_at)
 
     @property
     def ready(self) -> list[Row]:
         """What could run next: all that it needs is settled."""
         settled = {row.id for row in self.rows if row.settled}
-        waiting = (State.PENDING, State.INTERRUPTED, State.LOST, State.BLOCKED)
-        return [row for row in self.rows if row.state in waiting and settled.issuperset(row.needs)]
+        return [row for row in self.rows if row.state in STARTABLE and settled.issuperset(row.needs)]
+
+    @property
+    def blocking(self) -> list[Row]:
+        """What the plan can't get past without somebody's help, failed tasks first."""
+        found = [row for row in self.rows if row.state in BLOCKING]
+        return sorted(found, key=lambda row: row.state != State.FAILED)
 
     def eta(self) -> tuple[float, int]:
-        """Seconds that the rest takes one after the other, and for how many tasks nothing is known of that."""
-        known, unknown = 0.0, 0
-        for row in self.rows:
-            if row.settled:
-                continue
-            left_s = row.progress.eta_s if row.progress else row.past_s
-            known += left_s or 0.0
-            unknown += left_s is None
-        return known, unknown
+        """Seconds that the rest takes, as many tasks at a time as run now; and for how many none are known."""
+        running = [row for row in self.rows if row.state == State.RUNNING]
+        left = [row.left_s(self.now) for row in self.rows if not row.settled and row.state not in HOPELESS]
+        longest = max((row.left_s(self.now) or 0.0 for row in running), default=0.0)
+        known = [each for each in left if each is not None]
+        return max(longest, sum(known) / max(1, len(running))), len(left) - len(known)
 
 
 def snapshot(paths: PlanPaths) -> Snapshot:
     """Read the plan's state. Raises StoreError when the database can't be read."""
     now = time.time()
+    owned = owner(paths.lock) is not None  # before the database: a run that begins meanwhile isn't taken for dead
     try:
-        connection = sqlite3.connect(f"{paths.database.absolute().as_uri()}?mode=ro", uri=True, timeout=10)
-        try:
-            plan = connection.execute("SELECT name, path FROM plan").fetchone()
-            run = connection.execute(
-                "SELECT id, pid, host, started_at, ended_at, exit_code FROM run ORDER BY id DESC LIMIT 1"
-            ).fetchone()
-            cursor = connection.execute("SELECT coalesce(max(seq), 0) FROM event").fetchone()[0]
-            tasks = connection.execute(
-                "SELECT t.id, t.content, t.priority, t.tool, t.needs, t.state, t.attempt, t.reason, t.started_at, "
-                "t.ended_at, t.retry_at, c.note, "
-                "(SELECT max(ended_at - started_at) FROM attempt a WHERE a.task = t.id AND a.state = 'completed') "
-                "FROM task t LEFT JOIN checkpoint c ON c.task = t.id WHERE t.removed = 0 ORDER BY t.position"
-            ).fetchall()
-        finally:
-            connection.close()
+        with closing(_connect(paths.database)) as db:
+            db.execute("BEGIN")  # all that follows is of one moment
+            if db.execute("PRAGMA user_version").fetchone()[0] == 0:  # the first run is about to make its tables
+                return Snapshot(paths.folder.name, alive=owned, now=now)
+            plan = db.execute("SELECT name, path FROM plan").fetchone() or (paths.folder.name, "")
+            run = db.execute(RUN).fetchone() or ("", 0, "", None, None, None)
+            event = db.execute(EVENT).fetchone() or (0, None)
+            tasks = db.execute(TASKS).fetchall()
     except sqlite3.Error as error:
-        raise StoreError("the state database can't be read", where=str(paths.database), found=str(error)) from error
-    owned = owner(paths.lock)
-    name, path = plan or (paths.folder.name, "")
-    run = run or ("", 0, "", None, None, None)
-    rows = [_row(paths, task, now) for task in tasks]
-    alive = owned is not None
-    return Snapshot(name, path, run[0], run[1], run[2], alive, run[3], run[4], run[5], cursor, now, rows)
-
-
-def _row(paths: PlanPaths, task: tuple[Any, ...], now: float) -> Row:
-    name, content, priority, tool, needs, state_text, attempt, reason, started_at, ended_at, retry_at, note, past_s = (
-        task
-    )
-    state = State(state_text)
-    progress = None
-    if state == State.RUNNING:
-        progress, note = _last_words(paths.attempt(name, attempt).events, now)
-    shown = (note or "") if state in (State.COMPLETED, State.RUNNING) else reason
-    return Row(
-        name, content, priority, tool, tuple(json.loads(needs)), state, attempt, shown, started_at, ended_at, retry_at,
-        past_s, progress,
+        do = "Look at its permissions; if it is damaged, restore a copy"
+        raise StoreError("the state can't be read", where=str(paths.database), found=str(error), do=do) from error
+    rows = [_row(paths, task, now=now, owned=owned) for task in tasks]
+    return Snapshot(
+        plan=plan[0], path=plan[1], alive=owned, cursor=event[0], changed_at=event[1], now=now, rows=rows,
+        run=run[0], pid=run[1], host=run[2], started_at=run[3], ended_at=run[4], exit_code=run[5],
     )  # fmt: skip
 
 
-def _last_words(events: Path, now: float) -> tuple[Progress | None, str]:
-    """The progress of a running attempt, and its latest numbers or line, from the end of its events."""
-    try:
-        with events.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return None, ""
-    reports: list[dict[str, Any]] = []
-    words = ""
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue  # the first or last line of the piece, cut through
-        if event["type"] == "progress":
-            reports.append(event)
-        elif event["type"] == "metric":
-            words = " · ".join(f"{name} {_number(value)}" for name, value in list(event["values"].items())[:4])
-        elif event["type"] == "say":
-            words = event["text"]
-    return (_progress(reports, now) if reports else None), words
+def _connect(database: Path) -> sqlite3.Connection:
+    """Open the database for reading only, also where its folder can't be written to, as long as no run is there."""
+    uri = f"{database.absolute().as_uri()}?mode=ro"
+    log = database.with_name(f"{database.name}-wal")
+    # A reader must make files beside the database, unless it is told that nobody writes; an unread log would be missed.
+    if not os.access(database.parent, os.W_OK) and not log.exists():
+        uri += "&immutable=1"
+    return sqlite3.connect(uri, uri=True, timeout=10, isolation_level=None)
 
 
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _row(paths: PlanPaths, task: tuple[Any, ...], *, now: float, owned: bool) -> Row:
+    name, content, priority, tool, needs, state, attempt, reason, started_at, ended_at, retry_at, result, past_s = task
+    note, process, progress = (result or reason if state == State.COMPLETED else reason), None, None
+    if state == State.RUNNING:
+        place = paths.attempt(name, attempt)
+        if owned or held(place.lock):
+            process = "alive"
+            progress, note = last_words(place.events, now)
+        else:
+            process = "ended" if place.verdict.exists() else "gone"
+    return Row(
+        name, content, priority, tool, tuple(json.loads(needs)), State(state), attempt, note,
+        started_at, ended_at, retry_at, past_s, process, progress,
+    )  # fmt: skip
 
 
-def _progress(reports: list[dict[str, Any]], now: float) -> Progress:
-    last = reports[-1]
-    recent = [each for each in reports if each["total"] == last["total"]][-40:]
-    first = recent[0]
-    spent_s, gained = last["t"] - first["t"], last["done"] - first["done"]
-    rate = gained / spent_s if len(recent) >= 3 and spent_s > 0 and gained > 0 else None
-    eta_s = (last["total"] - last["done"]) / rate if rate else None
-    return Progress(last["done"], last["total"], last["unit"], rate, eta_s, now - last["t"])
-
-
-def document(snapshot_: Snapshot) -> dict[str, Any]:
+def document(snapshot: Snapshot) -> dict[str, Any]:
     """The snapshot as JSON data, as docs/schemas/status.json describes it."""
-    known_s, unknown = snapshot_.eta()
-    tasks = []
-    for row in snapshot_.rows:
-        facts = asdict(row)
-        facts.pop("past_s")
-        tasks.append({**facts, "status": shown_as(row.state), "needs": list(row.needs)})
-    counts: dict[str, int] = {}
-    for task in tasks:
-        counts[task["status"]] = counts.get(task["status"], 0) + 1
+    known_s, unknown = snapshot.eta()
     run = {
-        "id": snapshot_.run,
-        "pid": snapshot_.pid,
-        "host": snapshot_.host,
-        "alive": snapshot_.alive,
-        "started_at": snapshot_.started_at,
-        "ended_at": snapshot_.ended_at,
-        "exit_code": snapshot_.exit_code,
-        "elapsed_s": round(snapshot_.elapsed_s, 3),
+        "id": snapshot.run,
+        "pid": snapshot.pid,
+        "host": snapshot.host,
+        "alive": snapshot.alive,
+        "started_at": snapshot.started_at,
+        "ended_at": snapshot.ended_at,
+        "exit_code": snapshot.exit_code,
+        "elapsed_s": round(snapshot.elapsed_s, 3),
     }
+    counts: dict[str, int] = {}
+    for row in snapshot.rows:
+        counts[shown_as(row.state)] = counts.get(shown_as(row.state), 0) + 1
     data = {
-        "plan": snapshot_.plan,
-        "path": snapshot_.path,
-        "run": run if snapshot_.run else None,
+        "plan": snapshot.plan,
+        "path": snapshot.path,
+        "run": run if snapshot.run else None,
         "counts": counts,
-        "eta_s": round(known_s, 1) if not unknown else None,
-        "next": [row.id for row in snapshot_.ready],
-        "tasks": tasks,
+        "eta_s": None if unknown else round(known_s, 1),
+        "next": [row.id for row in snapshot.ready],
+        "blocking": [row.id for row in snapshot.blocking],
+        "tasks": [_task(row) for row in snapshot.rows],
     }
-    return {"schema": "harness.status/1", "ok": True, "cursor": snapshot_.cursor, "data": data}
+    return {"schema": "harness.status/1", "ok": True, "cursor": snapshot.cursor, "data": data}
+
+
+def _task(row: Row) -> dict[str, Any]:
+    facts = dict(vars(row))  # dataclasses.asdict copies deeply, and takes ten times as long
+    facts["status"] = shown_as(row.state)
+    facts["progress"] = vars(row.progress) if row.progress else None
+    return facts

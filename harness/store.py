@@ -329,6 +329,11 @@ class Store:
                 self._put(checkpoint)
                 self._event("freed", task=checkpoint.task, by=by, outputs=sorted(checkpoint.freed))
 
+    def unblock(self) -> None:
+        """At the start of a run nothing has failed yet that could block anything."""
+        with self._transaction() as db:
+            db.execute("UPDATE task SET state = 'pending', reason = '' WHERE state = 'blocked'")
+
     def forget(self, task: str) -> None:
         """Drop a task's completion checkpoint; its outputs and attempts stay."""
         with self._transaction() as db:

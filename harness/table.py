@@ -2,255 +2,294 @@
 
 import os
 import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import IO, TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, Group
-from rich.text import Text
 
-from harness.state import State, shown_as
+from harness import wording
+from harness.state import State
 from harness.status import Row, Snapshot
 
-GLYPHS = {
-    State.COMPLETED: "✓", State.RUNNING: "●", State.FAILED: "✗", State.SKIPPED: "–", State.CANCELLED: "–",
-    State.WAITING_DECISION: "?", State.WAITING_RESOURCES: "◔", State.WAITING_RETRY: "↻", State.WAITING_DISK: "◔",
-    State.INTERRUPTED: "‖", State.LOST: "‖", State.BLOCKED: "·", State.PENDING: "·",
-}  # fmt: skip
-ASCII = str.maketrans("✓●✗–◔↻‖·━─…≥", "v*x-~r=.#-~>")
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
 STYLES = {
     State.COMPLETED: "green", State.RUNNING: "bold cyan", State.FAILED: "bold red", State.SKIPPED: "dim",
     State.CANCELLED: "dim", State.WAITING_DECISION: "bold yellow", State.WAITING_RESOURCES: "yellow",
     State.WAITING_RETRY: "yellow", State.WAITING_DISK: "yellow", State.INTERRUPTED: "magenta", State.LOST: "magenta",
     State.BLOCKED: "dim", State.PENDING: "dim",
 }  # fmt: skip
-PRECISE = {State.PENDING, State.RUNNING, State.COMPLETED, State.CANCELLED}
-WAITS = {
-    State.WAITING_DECISION: "needs you", State.WAITING_RESOURCES: "waits: machine", State.WAITING_RETRY: "retries",
-    State.WAITING_DISK: "waits: disk",
-}  # fmt: skip
-NOTE_MIN, GAP = 24, 2
+ATTENTION = (State.FAILED, State.WAITING_DECISION)  # said in the header
+RECEDING = frozenset({State.PENDING, State.BLOCKED, State.SKIPPED, State.CANCELLED})
+KEPT_FIRST = {State.FAILED: 0, State.RUNNING: 0, State.WAITING_DECISION: 0, State.COMPLETED: 2, State.SKIPPED: 2}
+ASCII = str.maketrans(
+    {"✓": "v", "●": "*", "✗": "x", "–": "-", "◔": "~", "↻": "r", "‖": "=", "·": "-", "━": "#", "─": "-", "≥": ">="}
+    | {"…": "...", "“": '"', "”": '"', "‘": "'", "’": "'", "—": "-", "→": "->", "×": "x", "\u00a0": " "}
+)
+GAP = 2
+SETS = (  # what is shown, and how many cells it must leave to the note: the first that fits is taken
+    (44, "mark task content priority status progress done rate left time tries"),
+    (36, "mark task content priority status progress rate left time tries"),
+    (32, "mark task short priority status progress left time tries"),
+    (28, "mark task short priority status progress left time"),
+    (28, "mark task priority status progress rate left time tries"),
+    (24, "mark task priority status progress left time tries"),
+    (24, "mark task priority status done left time"),
+    (22, "mark task priority status done time"),
+    (14, "mark task status done time"),
+    (12, "mark task status done"),
+    (0, "mark task status"),
+)
+
+Piece = tuple[str, str]  # text and its style
 
 
-def duration(seconds: float | None) -> str:
-    """Seconds for people: "4.2 s", "12:04", "1:02:11", "3 d 04 h"."""
-    if seconds is None:
-        return ""
-    if seconds < 60:
-        return f"{max(0.0, seconds):.1f} s"
-    whole = int(seconds)
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02}"
-    if whole < 86400:
-        return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-    return f"{whole // 86400} d {whole // 3600 % 24:02} h"
+def cell_count(text: str) -> int:
+    """How many cells of a terminal the text takes."""
+    return len(text) if text.isascii() else cell_len(text)
 
 
-def count(number: int) -> str:
-    """A count with thin groups: 17 285 548."""
-    return f"{number:,}".replace(",", " ")
+@dataclass(frozen=True)
+class Spelling:
+    """How text is written: `ascii` for a terminal that has no other characters."""
 
+    ascii: bool = False
 
-def word(state: State) -> str:
-    """The state as the table says it: the todo word, or the more precise one where that tells more."""
-    return shown_as(state) if state in PRECISE else WAITS.get(state, state.value)
+    def __call__(self, text: str) -> str:
+        if not self.ascii or text.isascii():
+            return text
+        return "".join(each if each.isascii() else "?" * cell_len(each) for each in text.translate(ASCII))
+
+    def cut(self, text: str, size: int) -> str:
+        """`text` in at most `size` cells, with a sign where something is missing."""
+        if cell_count(text) <= size:
+            return text
+        return set_cell_size(text, size - 1).rstrip() + ("~" if self.ascii else "…") if size > 0 else ""
 
 
 @dataclass(frozen=True)
 class Column:
-    """`natural` is the width that no cell of it exceeds."""
+    """Cells as they are written; a column is as wide as its widest cell, `most` at the most."""
 
     name: str
     cells: list[str]
     right: bool = False
     most: int = 40
 
-    @property
-    def natural(self) -> int:
-        return min(self.most, max(cell_len(self.name), *(cell_len(cell) for cell in self.cells)))
+    @cached_property
+    def size(self) -> int:
+        return min(self.most, max(map(cell_count, {self.name, *self.cells})))
+
+    def filled(self, size: int, spell: Spelling) -> list[str]:
+        """The name and the cells, each in exactly `size` cells."""
+        shown = [spell.cut(cell, size) for cell in (self.name, *self.cells)]
+        spaces = [" " * (size - cell_count(cell)) for cell in shown]
+        return [space + cell if self.right else cell + space for cell, space in zip(shown, spaces, strict=True)]
 
 
-def _progress(row: Row, *, full: bool) -> str:
-    progress = row.progress
-    if progress is None or not progress.total:
-        return ""
-    short = f"{count(progress.done)}/{count(progress.total)}"
-    if not full:
-        return f"{100 * progress.done // progress.total} %"
-    rate = f" · {progress.rate:.3g} {progress.unit}/s" if progress.rate else ""
-    eta = f" · {duration(progress.eta_s)} left" if progress.eta_s is not None else ""
-    return f"{short}{rate}{eta}"
+def columns(rows: list[Row], now: float, width: int, spell: Spelling) -> list[Column]:
+    """The columns that fit, the note last; those in which no row has anything are left out."""
+    offered = _offered(rows, now, spell)
+    shown: list[str] = []
+    for least, names in SETS:
+        shown = [name for name in names.split() if any(offered[name].cells)]
+        if sum(offered[name].size + GAP for name in shown) + least <= width:
+            break
+    notes = []
+    for place, row in enumerate(rows):
+        parts = [spell(wording.note(row, now))]
+        if row.state == State.RUNNING:  # what has no column of its own goes to the front of the note
+            parts = [wording.rate(row)] * ("rate" not in shown) + [_still(row, now)] * ("left" not in shown) + parts
+        text = spell(" · ").join(part for part in parts if part)
+        told = "content" in shown or "short" in shown
+        notes.append(text if text or told else offered["content"].cells[place])
+    return [*(offered[name] for name in shown), Column("Note", notes, most=10_000)]
 
 
-def _spent(row: Row, now: float) -> str:
-    if row.started_at is None:
-        return ""
-    if row.state == State.RUNNING:
-        return duration(now - row.started_at)
-    return duration(row.ended_at - row.started_at) if row.ended_at else ""
+def _still(row: Row, now: float) -> str:
+    left = wording.left(row, now) if row.state == State.RUNNING else ""
+    return f"{left} left" if left else ""
 
 
-def _note(row: Row, now: float, *, with_content: bool) -> str:
-    """The key result or the reason; what is to be done where there is neither and no column says it."""
-    note = row.note
-    if row.progress and row.progress.age_s > 60:
-        note = f"no progress for {duration(row.progress.age_s)}" + (f" · {note}" if note else "")
-    if row.retry_at:
-        note = f"again in {duration(row.retry_at - now)}: {note}"
-    if not note and not with_content:
-        note = row.content
-    return note.replace("\n", " ")
+def _offered(rows: list[Row], now: float, spell: Spelling) -> dict[str, Column]:
+    def column(name: str, cells: Iterable[str], *, right: bool = False, most: int = 40) -> Column:
+        return Column(name, [spell(cell) for cell in cells], right, most)
+
+    contents = [wording.one_line(row.content) for row in rows]
+    return {
+        "mark": column("", (wording.MARKS[wording.actual(row)] for row in rows)),
+        "task": column("Task", (wording.one_line(row.id) for row in rows), most=28),
+        "content": column("Content", contents, most=56),
+        "short": column("Content", contents, most=32),
+        "priority": column("Priority", (row.priority for row in rows)),
+        "status": column("Status", (wording.status(row) for row in rows)),
+        "progress": column("Progress", (wording.fraction(row) for row in rows), right=True),
+        "done": column("Done", (wording.percent(row) for row in rows), right=True),
+        "rate": column("Rate", (wording.rate(row) for row in rows), right=True),
+        "left": column("Left", (wording.left(row, now) for row in rows), right=True),
+        "time": column("Time", (wording.spent(row, now) for row in rows), right=True),
+        "tries": column("Tries", (str(row.attempt or "") for row in rows), right=True),
+    }
 
 
-def columns(rows: list[Row], now: float, width: int) -> list[Column]:
-    """The columns that fit: the widest set that leaves the note enough, the note last."""
-    mark = Column("", [GLYPHS[row.state] for row in rows])
-    task = Column("Task", [row.id for row in rows], most=28)
-    content = Column("Content", [row.content for row in rows], most=56)
-    priority = Column("Priority", [row.priority for row in rows])
-    status = Column("Status", [word(row.state) for row in rows])
-    progress = Column("Progress", [_progress(row, full=True) for row in rows], most=44)
-    percent = Column("Done", [_progress(row, full=False) for row in rows], right=True)
-    spent = Column("Time", [_spent(row, now) for row in rows], right=True)
-    tries = Column("Tries", [str(row.attempt or "") for row in rows], right=True)
-    sets = [
-        [mark, task, content, priority, status, progress, spent, tries],
-        [mark, task, priority, status, progress, spent, tries],
-        [mark, task, priority, status, percent, spent, tries],
-        [mark, task, priority, status, percent, spent],
-        [mark, task, status, percent, spent],
-        [mark, task, status],
-    ]
-    if not any(progress.cells):
-        sets = [[each for each in chosen if each not in (progress, percent)] for chosen in sets]
-    chosen = next((each for each in sets if _width(each) + NOTE_MIN <= width), sets[-1])
-    note = Column("Note", [_note(row, now, with_content=content in chosen) for row in rows], most=10_000)
-    return [*chosen, note]
+@dataclass(frozen=True)
+class View:
+    """Lines of pieces for rich to show as they are: it has nothing to lay out, which is most of its work."""
+
+    lines: list[list[Piece]]
+
+    def __rich_console__(self, console: "Console", _options: "ConsoleOptions") -> "RenderResult":
+        from rich.segment import Segment  # noqa: PLC0415 - a pipe needn't pay for rich
+
+        styles = {style: console.get_style(style) for pieces in self.lines for _, style in pieces}
+        end = Segment.line()
+        for pieces in self.lines:
+            for text, style in pieces:
+                yield Segment(text, styles[style])
+            yield end
 
 
-def _width(chosen: list[Column]) -> int:
-    return sum(each.natural + GAP for each in chosen)
+def render(snapshot: Snapshot, width: int, *, ascii: bool = False, height: int | None = None) -> View:  # noqa: A002
+    """The whole view: header, table, footer, none of its lines wider than `width`; `height` limits their number."""
+    spell = Spelling(ascii)
+    advice = wording.advice(snapshot, reasons=True)
+    feet = [(line, STYLES[state]) for text, state in advice for line in _folded(spell(text), width)]
+    frame = 5 + len(feet)  # header, a blank line, the columns' names, a blank line, the cursor's line
+    rows, left_out = _shortened(snapshot.rows, height - frame if height else None)
+    made: list[list[Piece]] = [_header(snapshot, width, spell), [], *_body(rows, snapshot.now, width, spell)]
+    if left_out:
+        made.append([(spell.cut(f"   {left_out}", width), "dim")])
+    if feet:
+        made += [[], *([(spell.cut(line, width), style)] for line, style in feet)]
+    return View(made)
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """A line of the footer, on as many as it takes: a command that is cut off would be of no use."""
+    return textwrap.wrap(text, max(20, width), subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _shortened(rows: list[Row], height: int | None) -> tuple[list[Row], str]:
     """The rows that fit the screen, those that matter most kept, and what was left out."""
     if height is None or len(rows) <= height:
         return rows, ""
-    order = {State.FAILED: 0, State.RUNNING: 0, State.WAITING_DECISION: 0, State.COMPLETED: 3, State.SKIPPED: 3}
-    ranked = sorted(range(len(rows)), key=lambda place: (order.get(rows[place].state, 1), place))
-    kept = sorted(ranked[: max(1, height - 1)])
-    hidden = [rows[place] for place in sorted(ranked[max(1, height - 1) :])]
-    counts: dict[str, int] = {}
-    for row in hidden:
-        counts[word(row.state)] = counts.get(word(row.state), 0) + 1
-    return [rows[place] for place in kept], "and " + ", ".join(f"{number} {what}" for what, number in counts.items())
+    ranked = sorted(range(len(rows)), key=lambda place: (KEPT_FIRST.get(rows[place].state, 1), place))
+    room = max(1, height - 1)
+    hidden = Counter(wording.status(rows[place]) for place in sorted(ranked[room:]))
+    left_out = "and " + ", ".join(f"{wording.count(number)} {what}" for what, number in hidden.items())
+    return [rows[place] for place in sorted(ranked[:room])], left_out
 
 
-def render(snapshot: Snapshot, width: int, *, ascii_only: bool = False, height: int | None = None) -> Group:
-    """The whole view: header, table, footer. No row wraps; `height` limits the lines of it all."""
-    feet = footer(snapshot)
-    rows, left_out = _shortened(snapshot.rows, height - len(feet) - 5 if height else None)
-    lines = [_header(snapshot, width), Text(""), *_body(rows, snapshot.now, width)]
-    if left_out:
-        lines.append(Text(_cell(f"   {left_out}", width), style="dim"))
-    if feet:
-        lines += [Text(""), *(Text(_cell(line, width), style=style) for line, style in feet)]
-    for line in lines:
-        line.no_wrap, line.overflow = True, "crop"
-        if ascii_only:
-            line.plain = line.plain.translate(ASCII)  # one character for one: the styles stay where they are
-    return Group(*lines)
-
-
-def _body(rows: list[Row], now: float, width: int) -> list[Text]:
+def _body(rows: list[Row], now: float, width: int, spell: Spelling) -> list[list[Piece]]:
     """The table's lines. We lay them out ourselves: rich would shrink every column to spare one."""
     if not rows:
-        return []
-    chosen = columns(rows, now, width)
-    sizes = [*(each.natural for each in chosen[:-1]), max(8, width - _width(chosen[:-1]))]
-
-    def line(cells: list[str], styles: list[str]) -> Text:
-        text = Text()
-        for each, cell, size, style in zip(chosen, cells, sizes, styles, strict=True):
-            shown = _cell(cell, size)
-            space = " " * (size - cell_len(shown))
-            text.append(space + shown if each.right else shown + space, style=style)
-            text.append(" " * GAP)
-        text.rstrip()
-        return text
-
-    lines = [line([each.name for each in chosen], ["bold"] * len(chosen))]
-    for place, row in enumerate(rows):
-        styles = [STYLES[row.state] if each.name in ("", "Status") else _plain(row) for each in chosen]
-        lines.append(line([each.cells[place] for each in chosen], styles))
-    return lines
+        return [[(spell.cut("no tasks yet", width), "dim")]]
+    *fixed, note = columns(rows, now, width, spell)
+    room = max(0, width - sum(each.size + GAP for each in fixed))
+    grid = zip(*(each.filled(each.size, spell) for each in fixed), note.filled(room, spell), strict=True)
+    made = [[((" " * GAP).join(next(grid)).rstrip(), "dim")]]
+    for row, (*cells, last) in zip(rows, grid, strict=True):
+        state, high, again = wording.actual(row), row.priority == "high", row.attempt > 1
+        stalled = row.progress is not None and row.progress.stalled
+        pieces = [
+            (cell + " " * GAP, _style(each.name, state, high=high, again=again))
+            for each, cell in zip(fixed, cells, strict=True)
+        ]
+        pieces.append((last, "red" if stalled else _style(note.name, state, high=high, again=again)))
+        made.append(_stripped(pieces))
+    return made
 
 
-def _plain(row: Row) -> str:
-    if row.state in (State.RUNNING, State.FAILED):
-        return "bold"
-    return "dim" if row.state in (State.BLOCKED, State.SKIPPED, State.CANCELLED) else ""
+def _stripped(pieces: list[Piece]) -> list[Piece]:
+    """A line without spaces at its end."""
+    while len(pieces) > 1 and not pieces[-1][0].rstrip():
+        pieces.pop()
+    text, style = pieces[-1]
+    pieces[-1] = (text.rstrip(), style)
+    return pieces
 
 
-def _cell(text: str, size: int) -> str:
-    """`text` in at most `size` cells."""
-    return text if cell_len(text) <= size else set_cell_size(text, size - 1) + "…"
+@cache
+def _style(column: str, state: State, *, high: bool, again: bool) -> str:
+    """Colour for the mark and the status alone; what needs no attention recedes."""
+    if column in ("", "Status"):
+        return STYLES[state]
+    usual = (column == "Priority" and not high) or (column == "Tries" and not again)
+    if usual or state in RECEDING:
+        return "dim"
+    return "bold" if column == "Task" and state in (State.RUNNING, State.FAILED) else ""
 
 
-def _header(snapshot: Snapshot, width: int) -> Text:
-    done = sum(row.settled for row in snapshot.rows)
-    total = len(snapshot.rows)
+def _header(snapshot: Snapshot, width: int, spell: Spelling) -> list[Piece]:
+    """Plan, bar, facts; the last facts only where there is room."""
+    name = spell.cut(spell(wording.one_line(snapshot.plan)), max(8, width // 3))
+    facts = [(spell(text), style) for text, style in _facts(snapshot)]
+    room = width - cell_count(name)
+    while len(facts) > 1 and sum(cell_count(text) + GAP for text, _ in facts) > room:
+        facts.pop()
+    bar: list[Piece] = []
+    size = min(24, room - GAP - sum(cell_count(text) + GAP for text, _ in facts))
+    if size >= 8 and snapshot.rows:
+        full = size * sum(row.settled for row in snapshot.rows) // len(snapshot.rows)
+        bar = [(" " * GAP, ""), (spell("━" * full), "green"), (spell("─" * (size - full)), "dim")]
+    return [(name, "bold"), *bar, *(piece for fact in facts for piece in ((" " * GAP, ""), fact))]
+
+
+def _facts(snapshot: Snapshot) -> list[Piece]:
+    """Counts, what needs attention, and the latest run, those that matter most first."""
+    states = Counter(wording.actual(row) for row in snapshot.rows)
+    done = states[State.COMPLETED] + states[State.SKIPPED]
+    facts: list[Piece] = [(f"{wording.count(done)}/{wording.count(len(snapshot.rows))} done", "")]
+    facts += [(f"{states[state]} {wording.word(state)}", STYLES[state]) for state in ATTENTION if states[state]]
+    if not snapshot.run:
+        return [*facts, ("not run yet", "dim")]
+    killed = not snapshot.alive and snapshot.ended_at is None
+    how = "running" if snapshot.alive else "killed after" if killed else "took"
+    facts.append((f"{how} {wording.duration(snapshot.elapsed_s)}", "magenta" if killed else ""))
     known_s, unknown = snapshot.eta()
-    running = any(row.state == State.RUNNING for row in snapshot.rows)
-    facts = [f"{done}/{total} completed"]
-    if snapshot.run:
-        alive = f"running, pid {snapshot.pid}" if snapshot.alive else "no run now" if done < total else "all done"
-        facts += [alive, duration(snapshot.elapsed_s)]
-    if running and known_s:
-        facts.append(f"ETA {'≥ ' if unknown else ''}{duration(known_s)}")
-    bar_size = min(24, max(0, width - cell_len(snapshot.plan) - cell_len("   ".join(facts)) - 6))
-    full = bar_size * done // total if total else 0
-    bar = f"{'━' * full}{'─' * (bar_size - full)}  " if bar_size >= 6 else ""
-    return Text.assemble((snapshot.plan, "bold"), "  ", (bar, "cyan"), _cell("   ".join(facts), width))
+    if snapshot.alive and known_s:
+        facts.append((f"ETA {'≥ ' if unknown else '~'}{wording.duration(known_s)}", ""))
+    if snapshot.alive:
+        facts.append((f"pid {snapshot.pid} on {snapshot.host}", "dim"))
+    elif snapshot.exit_code:
+        facts.append((f"exit code {snapshot.exit_code}", "dim"))
+    return [*facts, (f"run {snapshot.run}", "dim")]
 
 
-def footer(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """What needs somebody, what failed, what is next: at most a few lines, each with its style."""
-    lines = []
-    for row in sorted(snapshot.rows, key=lambda row: row.state != State.FAILED):
-        if row.state == State.WAITING_DECISION:
-            lines.append((f'{row.id} needs you: harness decide {row.id} OPTION --because "…"', "yellow"))
-        elif row.state == State.FAILED:
-            lines.append((f"{row.id} failed: harness why {row.id}, harness logs {row.id}; then harness resume", "red"))
-    more = len(lines) - 3
-    lines = lines[:3] + ([(f"and {more} more like that", "dim")] if more > 0 else [])
-    names = [row.id for row in snapshot.ready]
-    if names:
-        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        how = "" if snapshot.alive else f": harness resume {snapshot.plan}"
-        lines.append((f"next {shown}{how}", "dim"))
-    return lines
-
-
-def plain(snapshot: Snapshot) -> list[str]:
-    """The table for a pipe: one line a task, no colour, nothing cut off."""
-    done = sum(row.settled for row in snapshot.rows)
-    lines = [f"{snapshot.plan}: {done}/{len(snapshot.rows)} completed"]
-    for row in snapshot.rows:
-        parts = [row.id, word(row.state), row.priority, _progress(row, full=True), _spent(row, snapshot.now)]
+def lines(snapshot: Snapshot, *, ascii: bool = False) -> list[str]:  # noqa: A002
+    """The table for a pipe or a log: one line a task, no colour, nothing cut off."""
+    now, spell = snapshot.now, Spelling(ascii)
+    rows = [(row, wording.one_line(row.id), wording.status(row)) for row in snapshot.rows]
+    id_size = max((cell_count(name) for _, name, _ in rows), default=0)
+    status_size = max((len(status) for _, _, status in rows), default=0)
+    made = ["  ".join([f"{wording.one_line(snapshot.plan)}:", *(text for text, _ in _facts(snapshot))])]
+    for row, name, status in rows:
+        progress = " · ".join(part for part in (wording.fraction(row), wording.rate(row), _still(row, now)) if part)
         tries = f"try {row.attempt}" if row.attempt else ""
-        lines.append("  ".join(part for part in (*parts, tries, _note(row, snapshot.now, with_content=False)) if part))
-    return [*lines, *(line for line, _ in footer(snapshot))]
+        text = wording.note(row, now) or wording.one_line(row.content)
+        start = f"{name}{' ' * (id_size - cell_count(name))}  {status:<{status_size}}"
+        facts = (start, row.priority, progress, wording.spent(row, now), tries, text)
+        made.append("  ".join(part for part in facts if part))
+    return [spell(line) for line in (*made, *(text for text, _ in wording.advice(snapshot)))]
 
 
-def ascii_wanted() -> bool:
-    """Whether the terminal can't show the glyphs."""
-    return "utf" not in (getattr(sys.stdout, "encoding", "") or "").lower() or os.environ.get("TERM") == "dumb"
+def ascii_wanted(file: IO[str]) -> bool:
+    """Whether what reads this file can't show the marks."""
+    return "utf" not in (getattr(file, "encoding", None) or "").lower() or os.environ.get("TERM") == "dumb"
 
 
 def show(snapshot: Snapshot) -> None:
     """Print the table to a terminal, plain lines to anything else."""
+    ascii_only = ascii_wanted(sys.stdout)
+    if not (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
+        sys.stdout.write("\n".join(lines(snapshot, ascii=ascii_only)) + "\n")
+        return
+    from rich.console import Console  # noqa: PLC0415 - costs 50 ms that a pipe needn't pay
+
     console = Console(highlight=False)
-    if console.is_terminal:
-        console.print(render(snapshot, console.width, ascii_only=ascii_wanted()))
-    else:
-        sys.stdout.write("\n".join(plain(snapshot)) + "\n")
+    console.print(render(snapshot, console.width, ascii=ascii_only), crop=False)

@@ -20,11 +20,16 @@ from workshop import make_request, make_target, talk
 
 from eagle3.chat import open_chat
 from eagle3.extraction import extract, identity
-from eagle3.features import FeatureWriter
+from eagle3.features import FeatureWriter, open_features
+from eagle3.model import Drafter, Shape
 from eagle3.samples import Sample, SampleSet, open_samples, write_samples
 from eagle3.target import Target, load_target
+from eagle3.train.run import load_batch
+from eagle3.train.spec import TrainParams
+from eagle3.train.trainer import Trainer
 from eagle3.vocab.run import count_tokens
 from eagle3.vocabulary import Vocabulary
+from eagle3.weights import new_drafter
 from harness.contract import Context, Result, Tool
 
 REPOSITORY = Path(__file__).parents[2]
@@ -96,6 +101,18 @@ def features_path(tmp_path_factory: pytest.TempPathFactory, target: Target, spok
     extract(target, samples, writer, range(len(samples)), config=config, after_sample=lambda: None)
     writer.finish()
     return path
+
+
+@pytest.fixture(scope="session")
+def trained(target: Target, vocabulary: Vocabulary, features_path: Path) -> Drafter:
+    """Trained for a few seconds on the target's own answers."""
+    drafter = new_drafter(Shape.of(target, vocabulary, 3), vocabulary, target, seed=5)
+    params = TrainParams(out="", features="", vocab="", target="", steps=150, learning_rate=5e-3, unroll=4)
+    trainer = Trainer(params, drafter, target, normed=False, num_steps=150)
+    batch = load_batch(open_features(features_path), list(range(24)))
+    for _ in range(150):
+        trainer.step(batch)
+    return drafter.eval().requires_grad_(requires_grad=False)
 
 
 @pytest.fixture

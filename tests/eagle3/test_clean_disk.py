@@ -1,7 +1,9 @@
 """Deleting: only what is named, only inside the roots, never what is still needed."""
 
 import json
+import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,28 +113,60 @@ def test_what_the_plan_still_needs_stays_with_the_reason(run_tool: Run, tree: Pa
     assert everything(tree) == before
 
 
-def test_a_mount_point_is_never_deleted(run_tool: Run, tree: Path) -> None:
-    mount = tree / "work" / "old" / "a"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)], check=True)
+@pytest.mark.parametrize("path", ["/proc", "/dev"])
+def test_a_mount_point_or_what_holds_one_is_never_deleted(run_tool: Run, tree: Path, path: str) -> None:
+    with pytest.raises(ToolError, match="holds the mount point"):  # a dry run: a mistake here must not delete them
+        run_tool(TOOL, **{**asked(path, dry_run=True), "roots": ["/"]})
+
+
+def test_a_path_named_twice_or_inside_another_is_counted_once(run_tool: Run, tree: Path) -> None:
+    paths = ("work/old", "work/old/a", "./work/old", "work/old")
+    once = run_tool(TOOL, **asked("work/old", dry_run=True)).note
+    assert run_tool(TOOL, **asked(*paths, dry_run=True)).note == once
+    result = run_tool(TOOL, **asked(*paths))
+    assert result.values["freed_bytes"] == json.loads((tree / "report.json").read_text())["freed_bytes"] >= 20_000
+    assert result.freed == list(paths), "all that is gone, as it was named"
+
+
+def test_the_folder_that_it_reports_into_stays(run_tool: Run, tree: Path) -> None:
+    before = everything(tree)
+    with pytest.raises(ToolError, match="this task itself writes there"):
+        run_tool(TOOL, **{**asked("work/old"), "out": "work/old/report.json"})
+    assert everything(tree) == before
+
+
+def num_files(folder: Path) -> int:
     try:
-        (mount / "file").write_text("on another disk")
-        with pytest.raises(ToolError, match="mount point"):
-            run_tool(TOOL, **asked("work/old"))
-        assert (mount / "file").exists()
-    finally:
-        subprocess.run(["umount", str(mount)], check=True)
+        return sum(len(files) for _, _, files in os.walk(folder))
+    except FileNotFoundError:
+        return 0
 
 
-def test_a_killed_deletion_is_taken_up_and_its_bytes_are_counted_once(run_tool: Run, tree: Path) -> None:
-    whole = cleaning._measure("work/old")
-    journal = tree / ".scratch" / "journal.jsonl"
-    journal.parent.mkdir()
-    journal.write_text(json.dumps({"path": "work/old", **whole, "deleted": False}) + '\n{"path": "wor')
-    (tree / "work" / "old" / "y.bin").unlink()  # so far it had come
-    result = run_tool(TOOL, **asked("work/old"))
-    assert result.values["freed_bytes"] == whole["bytes"]
-    assert not (tree / "work" / "old").exists()
-    assert run_tool(TOOL, **asked("work/old")).values["freed_bytes"] == whole["bytes"]
+def test_a_killed_deletion_is_taken_up_and_its_bytes_are_counted_once(
+    run_tool: Run, start_tool: Callable[..., subprocess.Popen[bytes]], tree: Path
+) -> None:
+    for number in range(100):
+        folder = tree / "work" / "many" / str(number)
+        folder.mkdir(parents=True)
+        for name in range(200):
+            (folder / str(name)).write_bytes(b"x")
+    run_tool(TOOL, **asked("work/many", dry_run=True))
+    whole = json.loads((tree / "report.json").read_text())["freed_bytes"]
+    process = start_tool(TOOL, **asked("work/new", "work/many"))
+    end = time.monotonic() + 60
+    while num_files(tree / "work" / "many") == 20_000:
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < end
+    process.kill()
+    assert process.wait(30) == -9
+    assert 0 < num_files(tree / "work" / "many") < 20_000, "it was not killed in the middle"
+    with (tree / ".scratch" / "journal.jsonl").open("a") as journal:
+        journal.write('{"path": "wor')  # torn
+    run_tool(TOOL, **asked("work/new", "work/many"))
+    freed = {entry["path"]: entry for entry in json.loads((tree / "report.json").read_text())["paths"]}
+    assert (freed["work/many"]["bytes"], freed["work/many"]["files"]) == (whole, 20_000)
+    assert freed["work/new"]["files"] == 1
+    assert everything(tree) == {"work/old/a/x.bin", "work/old/y.bin", "outside/keep"}
 
 
 def test_what_was_deleted_before_and_is_there_again_is_deleted_again(run_tool: Run, tree: Path) -> None:

@@ -14,8 +14,6 @@ from eagle3.losses import Acceptance, Batch, Objective, Outcome, teach, unrolled
 from eagle3.model import Drafter, Shape, unrolled_states
 from eagle3.target import Target
 from eagle3.train.run import load_batch
-from eagle3.train.spec import TrainParams
-from eagle3.train.trainer import Trainer
 from eagle3.vocabulary import Vocabulary
 from eagle3.weights import new_drafter
 
@@ -32,18 +30,6 @@ def prompts(target: Target) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def untrained(target: Target, vocabulary: Vocabulary) -> Drafter:
     return new_drafter(Shape.of(target, vocabulary, 3), vocabulary, target, seed=5).eval()
-
-
-@pytest.fixture(scope="module")
-def trained(target: Target, vocabulary: Vocabulary, features_path: Path) -> Drafter:
-    """Trained for a few seconds on the target's own answers."""
-    drafter = new_drafter(Shape.of(target, vocabulary, 3), vocabulary, target, seed=5)
-    params = TrainParams(out="", features="", vocab="", target="", steps=150, learning_rate=5e-3, unroll=4)
-    trainer = Trainer(params, drafter, target, normed=False, num_steps=150)
-    batch = load_batch(open_features(features_path), list(range(24)))
-    for _ in range(150):
-        trainer.step(batch)
-    return drafter.eval().requires_grad_(requires_grad=False)
 
 
 def greedy(target: Target, prompt: list[int], count: int) -> Iterator[int]:

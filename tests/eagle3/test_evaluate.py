@@ -14,24 +14,28 @@ from workshop import lines_of, make_target, talk
 
 from eagle3.evaluate.comparison import Comparison
 from eagle3.evaluate.spec import TOOL
-from eagle3.train.spec import TOOL as TRAIN
+from eagle3.model import Drafter
+from eagle3.target import Target
+from eagle3.weights import save_drafter
 from harness.contract import Result, ToolError
 
 Run = Callable[..., Result]
 
 
 @pytest.fixture
-def asked(run_tool: Run, root: Path, features_path: Path, vocabulary_path: Path, target_path: Path) -> dict[str, Any]:
-    """A drafter trained for a few seconds, and prompts."""
-    data = {"features": str(features_path), "vocab": str(vocabulary_path), "target": str(target_path)}
-    options = {"steps": 60, "unroll": 3, "batch_tokens": 1000, "learning_rate": 5e-3, "threads": 1}
-    run_tool(TRAIN, out="drafter", **data, **options)
+def asked(root: Path, trained: Drafter, target: Target) -> dict[str, Any]:
+    """The trained drafter on disk, and prompts."""
+    facts = {
+        "layers": [2, 3, 4],
+        "target_fingerprint": target.fingerprint,
+        "tokenizer_fingerprint": target.tokenizer_fingerprint,
+    }
+    save_drafter(root / "drafter", trained, facts)
     lines = [json.dumps({"id": str(number), "messages": talk(number)}) for number in range(8)]
     (root / "heldout.jsonl").write_text("\n".join(lines) + "\n")
-    (root / ".attempt" / "events.jsonl").unlink()
     return {
         "out": "evaluation",
-        "target": str(target_path),
+        "target": str(target.path),
         "drafter": "drafter",
         "prompts": "heldout.jsonl",
         "num_prompts": 6,
@@ -97,7 +101,7 @@ def test_an_answer_that_differs_beyond_rounding_fails_the_task_and_is_in_the_rep
     records[2]["differences"] = [{"drafter": "trained", "place": 4, "gap": 0.2}]
     records[3]["differences"] = [{"drafter": "untrained", "place": 1, "gap": 1e-6}]
     kept.write_text("".join(json.dumps(record) + "\n" for record in records))
-    with pytest.raises(ToolError, match="differ from plain greedy decoding.*1 answers, the first at token 4"):
+    with pytest.raises(ToolError, match=r"differ from plain greedy decoding.*1 answers, the first at token 4"):
         run_tool(TOOL, **asked)
     report = json.loads((root / "evaluation" / "report.json").read_text())
     assert report["lossless"] is False

@@ -38,7 +38,7 @@ def asked(root: Path, target: Target, vocabulary: Vocabulary) -> dict[str, Any]:
 def test_the_folder_holds_exactly_the_tensors_of_the_loader(run_tool: Run, asked: dict[str, Any], root: Path) -> None:
     run_tool(TOOL, **asked)
     tensors = load_file(root / "export" / "model.safetensors")
-    layer = "input_layernorm hidden_norm post_attention_layernorm".split()
+    layer = ["input_layernorm", "hidden_norm", "post_attention_layernorm"]
     layer += [f"self_attn.{name}_proj" for name in "qkvo"] + [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
     weights = {*(f"midlayer.{name}.weight" for name in layer), "fc.weight", "norm.weight", "lm_head.weight"}
     assert tensors.keys() == weights | {"d2t", "t2d"}

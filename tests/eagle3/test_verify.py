@@ -1,6 +1,8 @@
 """Damage of every kind, found by name and repaired alone."""
 
 import json
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,12 +74,16 @@ def test_a_flipped_byte_a_removed_and_a_truncated_file_are_named_and_only_they_a
 
 
 def test_a_surplus_file_is_named_and_removed(run_tool: Run, asked: dict[str, Any], root: Path) -> None:
-    (root / "f" / "00000" / "data_77.pt").write_bytes(b"x")
-    with pytest.raises(ToolError, match="1 surplus files") as refused:
+    surplus = [root / "f" / name for name in ("00000/data_77.pt", "data_3.pt", "00000/more/data_3.pt")]
+    (root / "f" / "00000" / "more").mkdir()
+    for file in surplus:
+        file.write_bytes(b"x")
+    with pytest.raises(ToolError, match="0 bad samples, 3 surplus files") as refused:
         run_tool(TOOL, **asked)
     assert "'00000/data_77.pt': belongs to no sample" in refused.value.found
     run_tool(TOOL, **asked, repair=True)
-    assert not (root / "f" / "00000" / "data_77.pt").exists()
+    assert not any(file.exists() for file in surplus)
+    assert run_tool(TOOL, **asked).values["num_repaired"] == 0
 
 
 def with_states(change: Callable[[list[torch.Tensor]], list[torch.Tensor]]) -> Callable[[Features], Features]:
@@ -125,14 +131,14 @@ def test_states_of_the_wrong_layer_are_explained(
         rewrite(root, index, lambda sample, states=states: Features(  # type: ignore[misc]
             sample.input_ids, sample.loss_mask, [state[0].bfloat16() for state in states]))  # fmt: skip
     with pytest.raises(ToolError) as refused:
-        run_tool(TOOL, **asked, recompute=2)
+        run_tool(TOOL, **asked, recompute=2, tolerance=10)  # however wide: another layer's states are nearer
     assert "(shifted by -1)" in refused.value.found
+    assert refused.value.what.startswith("24 bad samples"), "one that is wrong makes all of them suspect"
+    assert run_tool(TOOL, **asked, recompute=2, repair=True).values["num_repaired"] == 24
+    assert run_tool(TOOL, **asked, recompute=24).values["num_repaired"] == 0
 
 
 def test_a_normed_final_state_is_explained(run_tool: Run, asked: dict[str, Any], root: Path, target_path: Path) -> None:
-    target = load_target(target_path)
-    norm = target.model.get_decoder().norm
-    norm.weight.data.uniform_(0.5, 1.5, generator=torch.Generator().manual_seed(0))
     norm = load_target(target_path).model.get_decoder().norm
 
     def normed(states: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -143,7 +149,36 @@ def test_a_normed_final_state_is_explained(run_tool: Run, asked: dict[str, Any],
         rewrite(root, index, with_states(normed))
     with pytest.raises(ToolError) as refused:
         run_tool(TOOL, **asked, recompute=1, tolerance=0.05)
-    assert "it holds the state after the final norm" in refused.value.found
+    assert "it holds the last layer's state after the final norm, not before" in refused.value.found
+
+
+def test_a_raw_final_state_is_explained_where_normed_ones_are_promised(
+    run_tool: Run, asked: dict[str, Any], root: Path
+) -> None:
+    config = root / "f" / "data_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "final": "normed"}))
+    with pytest.raises(ToolError) as refused:
+        run_tool(TOOL, **asked, recompute=1)
+    assert "it holds the state before the final norm, not after" in refused.value.found
+
+
+def test_a_killed_repair_is_taken_up(
+    run_tool: Run, start_tool: Callable[..., subprocess.Popen[bytes]], asked: dict[str, Any], root: Path
+) -> None:
+    whole = {file: (root / "f" / file).read_bytes() for file in times(root / "f")}
+    for file in whole:
+        (root / "f" / file).unlink()
+    process = start_tool(TOOL, **asked, repair=True)
+    end = time.monotonic() + 60
+    while len(times(root / "f")) < 3:
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    process.kill()
+    assert process.wait(30) == -9
+    assert len(times(root / "f")) < 24, "it was not killed in the middle"
+    run_tool(TOOL, **asked, repair=True)
+    assert {file: (root / "f" / file).read_bytes() for file in times(root / "f")} == whole
 
 
 def test_features_of_another_target_are_refused(run_tool: Run, asked: dict[str, Any], root: Path) -> None:

@@ -43,7 +43,7 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "harness", *arguments]
 
 
-def harness(root: Path, *arguments: str, code: int = 0, **env: str) -> str:
+def harness(root: Path, *arguments: str, code: int = 0, seconds: float = 120, **env: str) -> str:
     """Run the console script in the root folder; its output, after its exit code was checked."""
     done = subprocess.run(
         command(*arguments),
@@ -52,7 +52,7 @@ def harness(root: Path, *arguments: str, code: int = 0, **env: str) -> str:
         text=True,
         check=False,
         env={**os.environ, **env},
-        timeout=120,
+        timeout=seconds,
     )
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import pickle  # noqa: TID251 - for the name of the error that torch.load raises
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness.contract import ToolError, digest_file, write_json, write_text, writing
+from harness.contract import ToolError, digest_file, fsync_folder, write_json, write_text, writing
 
 CONFIG, LENGTHS, MANIFEST = "data_config.json", "sample_lengths.json", "manifest.jsonl"
 SHARD = 1000  # files a folder
+KEYS = (
+    "num_samples",
+    "layers",
+    "final",
+    "dtype",
+    "hidden_size",
+    "target_dtype",
+    "batch_tokens",
+    "target_fingerprint",
+    "tokenizer_fingerprint",
+    "samples_digest",
+)  # without which a set can't be used
 
 
 @dataclass(frozen=True)
@@ -74,14 +87,17 @@ def load_features(path: Path) -> Features:
     """One file, memory-mapped. Raises ToolError when it is missing, torn or no such file."""
     try:
         content = torch.load(path, mmap=True, weights_only=True)
-        return Features(content["input_ids"], content["loss_mask"], list(content["hidden_states"]))
+        features = Features(content["input_ids"], content["loss_mask"], list(content["hidden_states"]))
+        if not all(torch.is_tensor(part) for part in (features.input_ids, features.loss_mask, *features.hidden_states)):
+            raise TypeError("something in it is no tensor")
     except FileNotFoundError:
         raise ToolError("a feature file is missing", where=str(path), do="Run 'verify' with repair.") from None
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, IndexError) as error:
-        found = str(error).splitlines()[0]
+    except (OSError, RuntimeError, ValueError, LookupError, TypeError, EOFError, pickle.UnpicklingError) as error:
+        found = str(error).partition("\n")[0]
         raise ToolError(
             "a feature file is damaged", where=str(path), found=found, do="Run 'verify' with repair."
         ) from None
+    return features
 
 
 @dataclass(frozen=True)
@@ -134,7 +150,7 @@ class FeatureSet:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The set's data_config.json. Raises ToolError when there is none that can be read."""
+    """The set's data_config.json. Raises ToolError when there is none, or none that `extract` has written."""
     try:
         config: dict[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -142,7 +158,12 @@ def read_config(folder: Path) -> dict[str, Any]:
             "no feature set there", where=str(folder), found=f"no '{CONFIG}'", do="Run 'extract'."
         ) from None
     except ValueError as error:
-        raise ToolError("the feature set is damaged", where=str(folder / CONFIG), found=str(error)) from None
+        raise ToolError(
+            "the feature set is damaged", where=str(folder / CONFIG), found=str(error), do="Delete it, run 'extract'."
+        ) from None
+    lacking = [key for key in KEYS if key not in config]
+    if lacking:
+        raise ToolError("that is no feature set of 'extract'", where=str(folder / CONFIG), found=f"no '{lacking[0]}'")
     return config
 
 
@@ -171,21 +192,20 @@ class FeatureWriter:
     def __init__(self, path: Path | str, identity: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
-        known = read_config(self.path) if (self.path / CONFIG).exists() else None
-        if known is not None and any(known.get(name) != value for name, value in identity.items()):
+        known = read_config(self.path) if (self.path / CONFIG).exists() else {}
+        if not known or any(known.get(name) != value for name, value in identity.items()):
             self._clear()
-        for left in self.path.glob("*/.data_*.partial"):
-            left.unlink()
-        if known is None or not (self.path / CONFIG).exists():
             write_json(self.path / CONFIG, _config(identity, facts))
+        for left in self.path.rglob(".*.partial"):
+            left.unlink()
         self.entries = read_manifest(self.path)
         self._mend_manifest()
 
     def _clear(self) -> None:
-        (self.path / CONFIG).unlink()
-        (self.path / MANIFEST).unlink(missing_ok=True)
-        for file in self.path.glob("*/data_*.pt"):
-            file.unlink()
+        """Remove what another identity has left; the manifest first, so that after a kill no old file is trusted."""
+        for file in (self.path / MANIFEST, self.path / LENGTHS, *self.path.glob("*/data_*.pt")):
+            file.unlink(missing_ok=True)
+        fsync_folder(self.path)
 
     def _mend_manifest(self) -> None:
         """End a line that a kill has torn, so that the next one stands by itself."""

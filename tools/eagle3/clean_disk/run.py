@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from harness.contract import Context, Result, ToolError, write_json
 
 def main(params: CleanDiskParams, context: Context) -> Result:
     """Delete the paths, or say what would be deleted."""
-    refused = [reason for path in params.paths if (reason := _refusal(path, params.roots, context.protected))]
+    own = {str(path): "this task itself writes there" for path in (context.folder, *context.outputs.values())}
+    kept = {**own, **context.protected}
+    refused = [reason for path in params.paths if (reason := _refusal(path, params.roots, kept))]
     if refused:
         raise ToolError("nothing was deleted", found="; ".join(refused))
+    paths = _outermost(params.paths)
     journal = context.scratch / "journal.jsonl"
     done = _read(journal)
-    for position, path in enumerate(params.paths):
+    for position, path in enumerate(paths):
         facts = done.get(path)
         if facts is None or not facts["deleted"] or os.path.lexists(path):
             if facts is None or facts["deleted"]:
@@ -29,8 +33,8 @@ def main(params: CleanDiskParams, context: Context) -> Result:
             done[path] = facts
         verb = "would free" if params.dry_run else "freed"
         context.say(f"{verb} {facts['bytes']} bytes in {facts['files']} files: '{path}'")
-        context.progress(position + 1, len(params.paths), unit="paths")
-    entries = [{"path": path, "bytes": done[path]["bytes"], "files": done[path]["files"]} for path in params.paths]
+        context.progress(position + 1, len(paths), unit="paths")
+    entries = [{"path": path, "bytes": done[path]["bytes"], "files": done[path]["files"]} for path in paths]
     total = sum(entry["bytes"] for entry in entries)
     write_json(context.outputs["report"], {"dry_run": params.dry_run, "freed_bytes": total, "paths": entries})
     return Result(
@@ -38,6 +42,12 @@ def main(params: CleanDiskParams, context: Context) -> Result:
         note=f"{'would free' if params.dry_run else 'freed'} {total / 2**20:.1f} MiB",
         freed=[] if params.dry_run else params.paths,
     )
+
+
+def _outermost(paths: list[str]) -> list[str]:
+    """Each path once, without those inside another one, so that nothing is counted twice."""
+    places = {Path(path).absolute(): path for path in paths}
+    return [path for place, path in places.items() if places.keys().isdisjoint(place.parents)]
 
 
 def _refusal(path: str, roots: list[str], protected: dict[str, str]) -> str:
@@ -71,7 +81,8 @@ def _is_or_above(upper: Path, lower: Path) -> bool:
 
 def _mount_points() -> list[Path]:
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
-    return [Path(line.split(" ")[4].replace("\\040", " ")) for line in lines]
+    names = (line.split(" ")[4] for line in lines)  # proc(5): blanks and backslashes are written as octal numbers
+    return [Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), name)) for name in names]
 
 
 def _measure(path: str) -> dict[str, Any]:

@@ -7,7 +7,17 @@ from typing import Any
 import torch
 
 from eagle3.extraction import extract
-from eagle3.features import FeatureSet, FeatureWriter, file_name, load_features, read_config, read_manifest
+from eagle3.features import (
+    CONFIG,
+    LENGTHS,
+    MANIFEST,
+    FeatureSet,
+    FeatureWriter,
+    file_name,
+    load_features,
+    read_config,
+    read_manifest,
+)
 from eagle3.samples import SampleSet, open_samples
 from eagle3.target import Target, load_target
 from eagle3.verify.recomputation import compare
@@ -28,8 +38,10 @@ def main(params: VerifyParams, context: Context) -> Result:
     _check_origin(features, samples, target)
     bad = _check_all(features, samples, params, context)
     surplus = _surplus(features)
-    recomputed = _recompute(features, samples, target, params, bad=bad)
-    repaired = _repair(features, samples, target, bad=bad) if params.repair and (bad or surplus) else []
+    recomputed = _recompute(features, samples, target, params, bad=bad, context=context)
+    repaired = []
+    if params.repair and (bad or surplus):
+        repaired = _repair(features, samples, target, bad=bad, context=context)
     report = {
         "num_samples": len(samples),
         "bad": {str(index): reason for index, reason in sorted(bad.items())},
@@ -101,9 +113,13 @@ def _fault(features: FeatureSet, samples: SampleSet, index: int, *, largest: flo
     except ToolError as error:
         return f"its file can't be read: {error.found}"
     input_ids, loss_mask = samples[index]
+    if {sample.input_ids.dtype, sample.loss_mask.dtype} != {torch.int64}:
+        return f"its ids and mask are {sample.input_ids.dtype} and {sample.loss_mask.dtype}, not torch.int64"
     if sample.input_ids.tolist() != input_ids.tolist():
         return f"its {len(sample.input_ids)} token ids are not the sample's {len(input_ids)}"
-    if sample.loss_mask.bool().tolist() != loss_mask.tolist():
+    if features.entries[index].num_tokens != len(input_ids):
+        return f"the manifest says {features.entries[index].num_tokens} tokens, the sample has {len(input_ids)}"
+    if sample.loss_mask.tolist() != loss_mask.tolist():
         return "its loss mask is not the sample's"
     if len(sample.hidden_states) != len(features.layers):
         return f"it has {len(sample.hidden_states)} layers, the set has {len(features.layers)}"
@@ -141,35 +157,49 @@ def _state_fault(layer: int, state: torch.Tensor, *, shape: tuple[int, int], dty
 
 def _surplus(features: FeatureSet) -> list[str]:
     """Files that belong to no sample."""
-    expected = {file_name(index) for index in range(len(features))}
-    return sorted(
-        str(file.relative_to(features.path))
-        for file in features.path.glob("*/*")
-        if str(file.relative_to(features.path)) not in expected
-    )
+    expected = {CONFIG, LENGTHS, MANIFEST, *(file_name(index) for index in range(len(features)))}
+    found = (str(file.relative_to(features.path)) for file in features.path.rglob("*") if not file.is_dir())
+    return sorted(name for name in found if name not in expected)
 
 
 def _recompute(
-    features: FeatureSet, samples: SampleSet, target: Target, params: VerifyParams, *, bad: dict[int, str]
+    features: FeatureSet,
+    samples: SampleSet,
+    target: Target,
+    params: VerifyParams,
+    *,
+    bad: dict[int, str],
+    context: Context,
 ) -> list[dict[str, Any]]:
-    """Compare random good samples with a forward of each by itself; those that differ become bad."""
+    """Compare random good samples with a forward of each by itself; those that differ become bad.
+
+    States that are wrong under a right digest were extracted wrongly, and then hardly alone: if there are any, every
+    sample is compared.
+    """
     good = [index for index in range(len(samples)) if index not in bad]
-    chosen = sorted(random.Random(params.seed).sample(good, min(params.recompute, len(good))))  # noqa: S311
-    found = []
-    for index in chosen:
-        comparison = compare(target, features[index], features.layers, tolerance=params.tolerance)
+    order = random.Random(params.seed).sample(good, len(good))  # noqa: S311
+    found: list[dict[str, Any]] = []
+    for index in order:
+        if len(found) >= params.recompute and not any(each["explanation"] for each in found):
+            break
+        context.stop_point()
+        comparison = compare(target, features[index], features.layers, final=features.final, tolerance=params.tolerance)
         if comparison["explanation"]:
             bad[index] = comparison["explanation"]
         found.append({"sample": index, **comparison})
-    return found
+    return sorted(found, key=lambda each: each["sample"])
 
 
-def _repair(features: FeatureSet, samples: SampleSet, target: Target, *, bad: dict[int, str]) -> list[int]:
+def _repair(
+    features: FeatureSet, samples: SampleSet, target: Target, *, bad: dict[int, str], context: Context
+) -> list[int]:
     """Extract the bad samples anew, remove the surplus files; returns what was extracted."""
+    if features.final != "raw":
+        raise ToolError("only raw final states can be extracted anew", where=str(features.path), found=features.final)
     for name in _surplus(features):
         (features.path / name).unlink()
     writer = FeatureWriter(features.path, features.config, {})
-    extract(target, samples, writer, bad, config=features.config, after_sample=lambda: None)
+    extract(target, samples, writer, bad, config=features.config, after_sample=context.stop_point)
     writer.finish()
     again = FeatureSet(features.path, features.config, read_manifest(features.path))
     still = {index: reason for index in bad if (reason := _fault(again, samples, index, largest=float("inf")))}
