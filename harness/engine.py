@@ -14,7 +14,7 @@ from harness.errors import BlockedError, ToolError
 from harness.files import Seal
 from harness.frontier import Frontier
 from harness.live import Live
-from harness.machine import list_gpus, snapshot
+from harness.machine import DiskWatch, list_gpus, snapshot
 from harness.outcome import Outcome, judge
 from harness.paths import Root
 from harness.plan import LoadedPlan, Step
@@ -62,6 +62,7 @@ class Engine:
         self.executed = 0
         self.blocked_until = 0.0
         self.answers_at = 0.0
+        self.disk = DiskWatch(self.paths.folder)
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 
@@ -107,6 +108,8 @@ class Engine:
         if self.stops.count > seen:
             self._stop()
         self._look_for_answers()
+        if news := self.disk.news():
+            self.live.say(news)
         self.live.refresh()
 
     def _look_for_answers(self) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -43,6 +44,32 @@ def file_system(path: Path) -> FileSystem:
         free_inodes=status.f_favail,
         writable=os.access(existing, os.W_OK) and not status.f_flag & os.ST_RDONLY,
     )
+
+
+class DiskWatch:
+    """Tells, looking every few seconds, when the file system of a folder has filled up and when it has room again."""
+
+    FULL_BYTES = 1 << 20
+    EVERY_S = 5.0
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._full = False
+        self._next_at = 0.0
+
+    def news(self) -> str:
+        """One sentence when that has changed, else ""."""
+        if time.monotonic() < self._next_at:
+            return ""
+        self._next_at = time.monotonic() + self.EVERY_S
+        was, self._full = self._full, file_system(self.folder).free_bytes < self.FULL_BYTES
+        if self._full == was:
+            return ""
+        if self._full:
+            return (
+                f"The disk of '{self.folder}' is full: what has ended waits there for room. Free some, nothing is lost."
+            )
+        return f"The disk of '{self.folder}' has room again."
 
 
 def memory() -> tuple[int, int]:

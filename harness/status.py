@@ -1,7 +1,6 @@
 """Reads where a plan stands, without touching it: the database read-only, and the last words of running tasks."""
 
 import json
-import os
 import sqlite3
 import time
 from contextlib import closing
@@ -18,6 +17,7 @@ from harness.state import SETTLED, State, shown_as
 STARTABLE = frozenset({State.PENDING, State.INTERRUPTED, State.LOST, State.BLOCKED})
 HOPELESS = frozenset({State.FAILED, State.BLOCKED, State.CANCELLED})  # no run goes on with it as things are
 BLOCKING = frozenset({State.FAILED, State.WAITING_DECISION, State.WAITING_RESOURCES, State.WAITING_DISK})
+WRITE_AHEAD = b"\x02\x02"  # https://www.sqlite.org/fileformat2.html, offsets 18 and 19 of the header
 RUN = "SELECT id, pid, host, started_at, ended_at, exit_code FROM run ORDER BY id DESC LIMIT 1"
 EVENT = "SELECT seq, ts FROM event ORDER BY seq DESC LIMIT 1"
 TASKS = """
@@ -129,7 +129,7 @@ def snapshot(paths: PlanPaths) -> Snapshot:
             run = db.execute(RUN).fetchone() or ("", 0, "", None, None, None)
             event = db.execute(EVENT).fetchone() or (0, None)
             tasks = db.execute(TASKS).fetchall()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         do = "Look at its permissions; if it is damaged, restore a copy"
         raise StoreError("the state can't be read", where=str(paths.database), found=str(error), do=do) from error
     rows = [_row(paths, task, now=now, owned=owned) for task in tasks]
@@ -140,12 +140,12 @@ def snapshot(paths: PlanPaths) -> Snapshot:
 
 
 def _connect(database: Path) -> sqlite3.Connection:
-    """Open the database for reading only, also where its folder can't be written to, as long as no run is there."""
+    """Open the database for reading only, without leaving files beside it."""
     uri = f"{database.absolute().as_uri()}?mode=ro"
-    log = database.with_name(f"{database.name}-wal")
-    # A reader must make files beside the database, unless it is told that nobody writes; an unread log would be missed.
-    if not os.access(database.parent, os.W_OK) and not log.exists():
-        uri += "&immutable=1"
+    with database.open("rb") as file:
+        logged = file.read(20)[18:] == WRITE_AHEAD
+    if logged and not database.with_name(f"{database.name}-wal").exists():
+        uri += "&immutable=1"  # nobody has it open, and whoever opens it now writes to its log first
     return sqlite3.connect(uri, uri=True, timeout=10, isolation_level=None)
 
 
@@ -196,6 +196,7 @@ def document(snapshot: Snapshot) -> dict[str, Any]:
 
 def _task(row: Row) -> dict[str, Any]:
     facts = dict(vars(row))  # dataclasses.asdict copies deeply, and takes ten times as long
+    facts["needs"] = list(row.needs)
     facts["status"] = shown_as(row.state)
     facts["progress"] = vars(row.progress) if row.progress else None
     return facts

@@ -202,7 +202,16 @@ def _body(rows: list[Row], now: float, width: int, spell: Spelling) -> list[list
         ]
         pieces.append((last, "red" if stalled else _style(note.name, state, high=high, again=again)))
         made.append(_stripped(pieces))
-    return made
+    return made if room else [_cropped(pieces, width) for pieces in made]
+
+
+def _cropped(pieces: list[Piece], width: int) -> list[Piece]:
+    """What a screen that is narrower than the narrowest table has room for."""
+    made: list[Piece] = []
+    for text, style in pieces:
+        made.append((set_cell_size(text, min(width, cell_count(text))), style))
+        width -= cell_count(made[-1][0])
+    return _stripped(made)
 
 
 def _stripped(pieces: list[Piece]) -> list[Piece]:

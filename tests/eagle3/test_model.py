@@ -65,6 +65,16 @@ def test_packed_unrolled_steps_are_the_chain_that_serving_drafts_from_each_posit
         start += length
 
 
+@torch.no_grad()
+def test_asking_for_some_positions_gives_their_states_alone(drafter: Drafter) -> None:
+    aux, embeds = torch.randn(21, 96, dtype=torch.float64), torch.randn(21, 32, dtype=torch.float64)
+    rows = torch.tensor([1, 4, 10, 11, 18])
+    whole = unrolled_states(drafter, aux, embeds, lengths=LENGTHS, unroll=UNROLL)
+    asked = unrolled_states(drafter, aux, embeds, lengths=LENGTHS, unroll=UNROLL, rows=rows)
+    for every, some in zip(whole, asked, strict=True):
+        assert torch.allclose(every[rows], some, atol=1e-12)
+
+
 def test_ahead_stays_inside_each_sample() -> None:
     index, inside = ahead([3, 1, 2], 1)
     assert index.tolist() == [1, 2, 2, 3, 5, 5]

@@ -17,11 +17,13 @@ from safetensors.torch import load_file, save_file
 from workshop import lines_of, make_target
 
 from eagle3.features import Features, FeatureWriter, open_features
+from eagle3.losses import Acceptance, Outcome
 from eagle3.model import Shape
 from eagle3.target import Target
+from eagle3.train.kept import Kept
 from eagle3.train.packing import Schedule, packed, split
 from eagle3.train.spec import TOOL
-from eagle3.train.trainer import learning_rate
+from eagle3.train.trainer import Trainer, learning_rate
 from eagle3.vocabulary import Vocabulary
 from eagle3.weights import load_drafter, load_weights, new_drafter, save_drafter
 from harness.contract import Result, ToolError
@@ -97,6 +99,24 @@ def test_a_killed_training_ends_with_the_same_bytes_as_one_left_alone(
     said = [event["text"] for event in lines_of(root) if event["type"] == "say"]
     assert f"going on at step {reached}" in said[-1]
     assert (root / "drafter" / "model.safetensors").read_bytes() == (root / "alone" / "model.safetensors").read_bytes()
+
+
+def test_the_best_drafter_stays_when_a_later_one_is_worse(
+    root: Path, target: Target, vocabulary: Vocabulary, asked: dict[str, Any]
+) -> None:
+    drafter = new_drafter(Shape.of(target, vocabulary, 3), vocabulary, target, seed=1)
+    trainer = Trainer(TOOL.params(**asked), drafter, target, normed=False, num_steps=12)
+    kept = Kept(root)
+    for step, accepted in enumerate((2, 5, 4, 5)):
+        hits = (torch.arange(10) < accepted)[None]
+        acceptance = Acceptance(1)
+        acceptance.add(Outcome(torch.tensor(0.0), [], hits, torch.ones_like(hits)))
+        trainer.next_step = step
+        torch.nn.init.constant_(drafter.norm.weight, float(step))
+        kept.judge(trainer, acceptance, loss=1.0)
+    best = kept.best()
+    assert (best["step"], best["acceptance_length"]) == (1, 1.5)
+    assert best["drafter"]["norm.weight"].unique().tolist() == [1.0]
 
 
 def test_features_and_vocabulary_of_another_model_are_refused(

@@ -52,7 +52,7 @@ ROWS = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(rows=st.lists(ROWS, max_size=12), width=st.integers(20, 220), only_ascii=st.booleans())
 def test_no_line_is_wider_than_the_screen_and_no_row_wraps(rows: list[object], width: int, only_ascii: bool) -> None:
     out = shown(plan(rows), width, only_ascii=only_ascii)  # type: ignore[arg-type]

@@ -107,14 +107,15 @@ def unrolled_outcome(
     hits = torch.zeros_like(counted)
     losses = []
     embeds = F.embedding(batch.input_ids, embedding)
-    states = unrolled_states(drafter, batch.aux, embeds, lengths=batch.lengths, unroll=objective.unroll)
+    asked = counted[0].nonzero()[:, 0]  # where step 0 doesn't count, no later step does
+    states = unrolled_states(drafter, batch.aux, embeds, lengths=batch.lengths, unroll=objective.unroll, rows=asked)
     for k, state in enumerate(states):
         index = ahead(batch.lengths, 1 + k)[0].to(state.device)
-        best = teacher.best[index]
-        rows = (counted[k] & (best >= 0) if objective.masks else counted[k]).nonzero()[:, 0]
-        logits = drafter.logits(state[rows])
-        losses.append(_loss(logits, teacher.logits[index[rows]], best[rows], objective.kind))
-        hits[k, rows] = logits.detach().argmax(-1) == best[rows]
+        use = counted[k] & (teacher.best[index] >= 0) if objective.masks else counted[k]
+        rows = use.nonzero()[:, 0]
+        logits = drafter.logits(state[use[asked]])
+        losses.append(_loss(logits, teacher.logits[index[rows]], teacher.best[index[rows]], objective.kind))
+        hits[k, rows] = logits.detach().argmax(-1) == teacher.best[index[rows]]
     weights = [objective.step_decay**k for k in range(objective.unroll)]
     total = torch.stack([weight * loss for weight, loss in zip(weights, losses, strict=True)]).sum() / sum(weights)
     return Outcome(total, [loss.detach() for loss in losses], hits, counted)

@@ -191,25 +191,39 @@ def ahead(lengths: Sequence[int], by: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def unrolled_states(
-    drafter: Drafter, aux: torch.Tensor, embeds: torch.Tensor, *, lengths: Sequence[int], unroll: int
+    drafter: Drafter,
+    aux: torch.Tensor,
+    embeds: torch.Tensor,
+    *,
+    lengths: Sequence[int],
+    unroll: int,
+    rows: torch.Tensor | None = None,
 ) -> Iterator[torch.Tensor]:
-    """States [N, H] of `unroll` draft steps over packed samples (training-time test, arXiv 2503.01840, section 3).
+    """States [R, H] of `unroll` draft steps over packed samples (training-time test, arXiv 2503.01840, section 3).
 
     `aux` [N, num_aux_layers x H] and `embeds` [N, H] belong to the same tokens x_t. Step k at position t reads the
     embedding of x_{t+1+k}, which the samples hold, and the state that step k - 1 left there (step 0: the fused aux
     state of x_t); its logits are for x_{t+2+k}. What runs off a sample's end means nothing and is seen by nobody.
+    `rows` int64 [R] are the positions that are asked for, all N if left out: no other position reads what a later
+    step leaves, so later steps are computed for these alone.
     """
     sizes = torch.as_tensor(lengths)
     start = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
     positions = (torch.arange(len(start)) - start).to(aux.device)
+    everywhere = torch.arange(len(start), device=aux.device)
+    asked = everywhere if rows is None else rows
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    def attend(*heads: torch.Tensor) -> torch.Tensor:
+        places = asked if seen else everywhere
+        query, key, value = (part.new_zeros(len(start), *part.shape[1:]).index_copy(0, places, part) for part in heads)
         seen.append((key, value))
-        return unrolled_attention(query, seen[0], seen[1:], lengths)
+        return unrolled_attention(query, seen[0], seen[1:], lengths).index_select(0, places)
 
-    state = drafter.fuse(aux)
-    for k in range(unroll):
-        index = ahead(lengths, 1 + k)[0].to(aux.device)
-        state = drafter.step(state, embeds[index], positions + k, attend)
+    state = drafter.step(drafter.fuse(aux), embeds[ahead(lengths, 1)[0].to(aux.device)], positions, attend)
+    state = state.index_select(0, asked)
+    yield state
+    for k in range(1, unroll):
+        next_embeds = embeds[ahead(lengths, 1 + k)[0].to(aux.device)[asked]]
+        state = drafter.step(state, next_embeds, positions[asked] + k, attend)
         yield state
