@@ -87,7 +87,8 @@ class Make(Engine):
         outputs = {task["id"]: task["output"] for task in tasks}
         lines = [f"all: {' '.join(outputs.values())}"]
         for task in tasks:
-            lines += [f"{task['output']}: {' '.join(outputs.get(need, need) for need in task['needs'])}", f"\t{task['command']}"]
+            needs = " ".join(outputs.get(need, need) for need in task["needs"])
+            lines += [f"{task['output']}: {needs}", f"\t{task['command']}"]
         (folder / "Makefile").write_text("\n".join(lines) + "\n")
 
     def run(self) -> list[str]:

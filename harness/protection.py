@@ -1,5 +1,6 @@
 """Which paths a deleting task must leave alone, and what it has freed."""
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -49,13 +50,16 @@ def freed(
     steps: Mapping[str, Step], checkpoints: Mapping[str, Checkpoint], paths: Collection[str], *, by: str
 ) -> list[Checkpoint]:
     """The checkpoints with an output at or below one of the deleted `paths`, each noting that task `by` freed it."""
-    deleted = {Path(path) for path in paths}
+    deleted = {Path(os.path.abspath(path)) for path in paths}  # noqa: PTH100 - "..": by name, as they were given
     found = []
     for name, checkpoint in checkpoints.items() if deleted else ():
         outputs = steps[name].outputs if name in steps else {}
-        gone = {
-            output: by for output, path in outputs.items() if not deleted.isdisjoint((Path(path), *Path(path).parents))
-        }
+        gone = {output: by for output, path in outputs.items() if not deleted.isdisjoint(_with_parents(path))}
         if gone:
             found.append(replace(checkpoint, freed={**checkpoint.freed, **gone}))
     return found
+
+
+def _with_parents(path: str) -> tuple[Path, ...]:
+    place = Path(path).absolute()
+    return (place, *place.parents)

@@ -128,10 +128,17 @@ def evaluate(when: str, values: Lookup) -> bool:
     return bool(_value(tree, {**WORDS, **known}))
 
 
+def _filled(constant: Any, known: Mapping[str, Any]) -> Any:
+    """A constant; references inside a quoted text are put in."""
+    if isinstance(constant, str):
+        return re.sub(r"REF\d+_", lambda match: str(known.get(match[0], match[0])), constant)
+    return constant
+
+
 def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
     match node:
         case ast.Constant():
-            return node.value
+            return _filled(node.value, known)
         case ast.Name():
             return known[node.id]
         case ast.List():

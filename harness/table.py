@@ -143,7 +143,7 @@ class View:
 
     lines: list[list[Piece]]
 
-    def __rich_console__(self, console: "Console", _options: "ConsoleOptions") -> "RenderResult":
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         from rich.segment import Segment  # noqa: PLC0415 - a pipe needn't pay for rich
 
         styles = {style: console.get_style(style) for pieces in self.lines for _, style in pieces}
