@@ -39,7 +39,7 @@ FIRST: dict[str, tuple[dict[str, type], tuple[str, ...]]] = {  # table -> column
 def m001_first(db: Database) -> None:
     """Plan, runs, tasks, attempts, checkpoints, decisions, digests of inputs, and the events of them all."""
     for name, (columns, key) in FIRST.items():
-        db.table(name).create(columns, pk=key if len(key) > 1 else key[0])
+        db.table(name).create(columns, pk="".join(key) if len(key) == 1 else key)
     db.execute(
         "CREATE TABLE event (seq INTEGER PRIMARY KEY AUTOINCREMENT, ts REAL NOT NULL, run TEXT, task TEXT, "
         "attempt INTEGER, type TEXT NOT NULL, data TEXT NOT NULL)"

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import pickle  # noqa: TID251 - for the name of the error that torch.load raises
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,13 +264,12 @@ class FeatureWriter:
 
 
 def _config(identity: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """data_config.json: speculators' keys where it has them, and our own."""
+    """data_config.json: speculators' keys where it has them, and our own; no date, so that equal sets are equal."""
     layers: Sequence[int] = identity["layers"]
     return {
         **facts,
         **identity,
         "version": "2.0",
-        "generated_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "hidden_states": {"layer_ids": list(layers), "description": "outputs of decoder layers, the final one last"},
         "format": {
             "file_pattern": "data_{idx}.pt",
