@@ -153,3 +153,11 @@ def test_a_damaged_file_says_so_when_it_is_read(run_tool: Run, asked: dict[str, 
     file.unlink()
     with pytest.raises(ToolError, match="missing"):
         features[3]
+
+
+def test_an_extraction_made_anew_is_the_same_to_the_byte(run_tool: Run, asked: dict[str, Any], root: Path) -> None:
+    run_tool(TOOL, **asked)
+    run_tool(TOOL, **{**asked, "out": "again"})
+    for name in ("data_config.json", "sample_lengths.json"):
+        assert (root / "f" / name).read_bytes() == (root / "again" / name).read_bytes()
+    assert content(root / "f") == content(root / "again")
