@@ -44,19 +44,18 @@ def last_words(events: Path, now: float) -> tuple[Progress | None, str]:
 
 
 def _tail(events: Path) -> list[dict[str, Any]]:
-    """The whole lines at the end of the file; the last may still be in writing, the first is cut through."""
+    """The events at the end of the file."""
     try:
         with events.open("rb") as file:
-            start = max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES)
-            file.seek(start)
-            lines = file.read().split(b"\n")[:-1]
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = file.read().split(b"\n")
     except OSError:
         return []
     found = []
-    for line in lines[1 if start else 0 :]:
+    for line in lines:
         try:
             found.append(json.loads(line))
-        except ValueError:  # torn by a power loss
+        except ValueError:  # the first is cut through, the last may still be in writing
             continue
     return [event for event in found if isinstance(event, dict)]
 

@@ -1,4 +1,5 @@
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -187,6 +189,25 @@ def test_a_writer_in_the_middle_of_a_transition_is_not_waited_for(store: Store, 
     assert time.monotonic() - begin < 5
     writer.execute("ROLLBACK")
     writer.close()
+
+
+def test_the_cursor_and_the_states_are_of_one_moment(store: Store, paths: PlanPaths) -> None:
+    start, end = status.snapshot(paths).cursor, threading.Event()
+
+    def write() -> None:
+        with Store(paths) as writer:
+            for place in itertools.takewhile(lambda _: not end.is_set(), itertools.count(1)):
+                writer.set_state("a", State.FAILED if place % 2 else State.PENDING, "")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(400):
+            found = status.snapshot(paths)
+            assert found.rows[0].state == (State.FAILED if (found.cursor - start) % 2 else State.PENDING)
+    finally:
+        end.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("open_still", [True, False], ids=["while a run has it open", "afterwards"])
