@@ -93,7 +93,7 @@ class Launcher:
                 "folder": str(attempt.folder),
                 "scratch": str(scratch),
                 "outputs": step.outputs,
-                "protected": protected,
+                "protected": {**protected, str(self.root.checkpoints): "the engine keeps its state there"},
                 "fingerprint": appraisal.fingerprint,
             },
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from eagle3.clean_disk import run as cleaning
+from eagle3.clean_disk.removal import delete
 from eagle3.clean_disk.spec import TOOL
 from harness.contract import Result, ToolError
 
@@ -84,7 +84,7 @@ def test_an_absolute_path_inside_a_root_is_deleted(run_tool: Run, tree: Path) ->
 def test_no_symlink_is_followed(run_tool: Run, tree: Path) -> None:
     (tree / "work" / "link").symlink_to(tree / "outside")
     for path in ("work/link", "work/link/keep"):
-        with pytest.raises(ToolError, match=r"through the symlink '.*work/link'"):
+        with pytest.raises(ToolError, match=r"leads through a symlink to '.*outside"):
             run_tool(TOOL, **asked(path))
     (tree / "work" / "old" / "inner").symlink_to(tree / "outside")
     run_tool(TOOL, **asked("work/old"))
@@ -92,14 +92,36 @@ def test_no_symlink_is_followed(run_tool: Run, tree: Path) -> None:
     assert not (tree / "work" / "old").exists()
 
 
-def test_a_folder_swapped_for_a_link_after_the_check_leads_nowhere(tree: Path) -> None:
-    (tree / "work" / "deep" / "x").mkdir(parents=True)
-    assert cleaning._refusal("work/deep/keep", ["work"], {}) == ""
-    (tree / "work" / "deep").rename(tree / "work" / "moved")
-    (tree / "work" / "deep").symlink_to(tree / "outside")
+@pytest.mark.parametrize("swapped", ["work", "work/deep", "work/deep/x"])
+def test_a_folder_swapped_for_a_link_after_the_check_leads_nowhere(tree: Path, swapped: str) -> None:
+    place = tree / "work" / "deep" / "x" / "keep"
+    place.parent.mkdir(parents=True)
+    place.touch()
+    copy = tree / "outside" / place.relative_to(tree / swapped)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.touch()
+    (tree / swapped).rename(tree / "moved")
+    (tree / swapped).symlink_to(tree / "outside")
     with pytest.raises(ToolError, match="could not be deleted"):
-        cleaning._delete("work/deep/keep", ["work"])
-    assert (tree / "outside" / "keep").exists()
+        delete(place)
+    assert copy.exists()
+
+
+def test_a_root_may_be_a_link_that_the_user_has_set(run_tool: Run, tree: Path) -> None:
+    (tree / "fast").symlink_to(tree / "work")
+    for kept, named, root in (("work/new", "fast/new", "fast"), ("fast/new", "work/new", "work")):
+        with pytest.raises(ToolError, match="must stay"):
+            run_tool(TOOL, protected={kept: "needed"}, **{**asked(named), "roots": [root]})
+    run_tool(TOOL, **{**asked("fast/old"), "roots": ["fast"]})
+    assert everything(tree) == {"work/new/z.bin", "outside/keep"}
+
+
+def test_bytes_that_another_name_keeps_on_the_disk_do_not_count_as_freed(run_tool: Run, tree: Path) -> None:
+    whole = run_tool(TOOL, **asked("work/old", dry_run=True)).note
+    (tree / "work/old/a/second").hardlink_to(tree / "work/old/a/x.bin")
+    assert run_tool(TOOL, **asked("work/old", dry_run=True)).note == whole
+    (tree / "outside/third").hardlink_to(tree / "work/old/a/x.bin")
+    assert run_tool(TOOL, **asked("work/old")).values == {"freed_bytes": (tree / "outside/keep").stat().st_blocks * 512}
 
 
 @pytest.mark.parametrize("kept", ["work/old", "work/old/a", "work/old/a/x.bin"])

@@ -122,6 +122,16 @@ def test_a_torn_manifest_line_costs_its_sample_only(tmp_path: Path) -> None:
     assert sorted(read_manifest(tmp_path)) == [0, 1, 2, 3, 4], "the torn line must not swallow the next one"
 
 
+def test_a_manifest_line_beyond_the_set_has_no_length(tmp_path: Path) -> None:
+    write(tmp_path)
+    manifest = tmp_path / "manifest.jsonl"
+    with manifest.open("a") as file:
+        file.write(json.dumps({**vars(read_manifest(tmp_path)[4]), "index": 9}) + "\n")
+    write(tmp_path)
+    assert list(json.loads((tmp_path / "sample_lengths.json").read_text())) == ["0", "1", "2", "3", "4"]
+    assert len(manifest.read_text().splitlines()) == 5
+
+
 @pytest.mark.parametrize("name", list(IDENTITY))
 def test_with_another_identity_every_sample_is_written_anew(tmp_path: Path, name: str) -> None:
     write(tmp_path)

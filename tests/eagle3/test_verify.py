@@ -47,6 +47,38 @@ def test_a_good_set_passes_and_the_report_has_its_figures(run_tool: Run, asked: 
     assert result.values["num_repaired"] == 0
 
 
+def test_the_report_has_the_range_of_every_layer(run_tool: Run, asked: dict[str, Any], root: Path) -> None:
+    run_tool(TOOL, **asked)
+    ranges = json.loads((root / "v" / "report.json").read_text())["ranges"]
+    features = open_features(root / "f")
+    for position, layer in enumerate(features.layers):
+        states = torch.cat([features[index].hidden_states[position].float() for index in range(24)])
+        assert ranges[position]["layer"] == layer
+        assert (ranges[position]["least"], ranges[position]["largest"]) == (float(states.min()), float(states.max()))
+        assert ranges[position]["mean_absolute"] == pytest.approx(float(states.abs().mean()), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda file: file.unlink(), "is missing"),
+        (lambda file: file.write_text("{"), "holds other lengths"),
+        (lambda file: file.write_text('{"0": 3}'), "holds other lengths"),
+    ],
+)
+def test_wrong_lengths_beside_good_samples_are_named_and_written_anew(
+    run_tool: Run, asked: dict[str, Any], root: Path, change: Callable[[Path], Any], says: str
+) -> None:
+    lengths = root / "f" / "sample_lengths.json"
+    whole, before = lengths.read_text(), times(root / "f")
+    change(lengths)
+    with pytest.raises(ToolError, match=f"'sample_lengths.json' {says}"):
+        run_tool(TOOL, **asked)
+    assert run_tool(TOOL, **asked, repair=True).values["num_repaired"] == 0
+    assert lengths.read_text() == whole
+    assert times(root / "f") == before
+
+
 def test_a_flipped_byte_a_removed_and_a_truncated_file_are_named_and_only_they_are_repaired(
     run_tool: Run, asked: dict[str, Any], root: Path
 ) -> None:
@@ -60,7 +92,7 @@ def test_a_flipped_byte_a_removed_and_a_truncated_file_are_named_and_only_they_a
     truncated.write_bytes(truncated.read_bytes()[:-100])
     with pytest.raises(ToolError) as refused:
         run_tool(TOOL, **asked)
-    assert refused.value.what == "3 bad samples, 0 surplus files"
+    assert refused.value.what == "3 bad samples, 0 other bad files"
     for part in ("sample 3: its bytes are not those", "sample 9: its file is missing", "sample 20: its file has"):
         assert part in refused.value.found
     assert set(json.loads((root / "v" / "report.json").read_text())["bad"]) == {"3", "9", "20"}
@@ -78,9 +110,9 @@ def test_a_surplus_file_is_named_and_removed(run_tool: Run, asked: dict[str, Any
     (root / "f" / "00000" / "more").mkdir()
     for file in surplus:
         file.write_bytes(b"x")
-    with pytest.raises(ToolError, match="0 bad samples, 3 surplus files") as refused:
+    with pytest.raises(ToolError, match="0 bad samples, 3 other bad files") as refused:
         run_tool(TOOL, **asked)
-    assert "'00000/data_77.pt': belongs to no sample" in refused.value.found
+    assert "'00000/data_77.pt' belongs to no sample" in refused.value.found
     run_tool(TOOL, **asked, repair=True)
     assert not any(file.exists() for file in surplus)
     assert run_tool(TOOL, **asked).values["num_repaired"] == 0
@@ -90,6 +122,11 @@ def with_states(change: Callable[[list[torch.Tensor]], list[torch.Tensor]]) -> C
     return lambda sample: Features(
         sample.input_ids, sample.loss_mask, change([state.clone() for state in sample.hidden_states])
     )
+
+
+def hollow(states: list[torch.Tensor]) -> list[torch.Tensor]:
+    states[3][4] = 0
+    return states
 
 
 def spoilt(states: list[torch.Tensor], value: float) -> list[torch.Tensor]:
@@ -103,6 +140,7 @@ def spoilt(states: list[torch.Tensor], value: float) -> list[torch.Tensor]:
         (with_states(lambda s: spoilt(s, float("nan"))), "aren't finite or sane"),
         (with_states(lambda s: spoilt(s, 1e9)), "aren't finite or sane"),
         (with_states(lambda s: [torch.zeros_like(s[0]), *s[1:]]), "is all zero"),
+        (with_states(hollow), "is all zero at 1 of"),
         (with_states(lambda s: s[:-1]), "it has 3 layers, the set has 4"),
         (with_states(lambda s: [state[:-1] for state in s]), "not torch.bfloat16"),
         (with_states(lambda s: [state.float() for state in s]), "torch.float32"),

@@ -261,6 +261,14 @@ def test_what_a_task_still_needs_is_not_deleted(tmp_path: Path) -> None:
     assert (tmp_path / "work" / "big").exists()
 
 
+@pytest.mark.parametrize("path", ["checkpoints", "checkpoints/p/state.db", "checkpoints/other"])
+def test_the_engines_own_state_is_never_deleted(tmp_path: Path, path: str) -> None:
+    clean = {"id": "clean", "content": "free", "tool": "clean-disk",
+             "with": {"out": "clean.json", "paths": [path], "roots": ["."]}}  # fmt: skip
+    assert f"'{path}' must stay: " in harness(tmp_path, "run", str(write_plan(tmp_path, [clean])), code=1)
+    assert (tmp_path / "checkpoints" / "p" / "state.db").exists()
+
+
 SLOW = "echo s >> log; echo half > s.out; until [ -e go ]; do sleep 0.02; done; echo whole > s.out; echo s_end >> log"
 
 

@@ -197,7 +197,8 @@ class FeatureWriter:
             write_json(self.path / CONFIG, _config(identity, facts))
         for left in self.path.rglob(".*.partial"):
             left.unlink()
-        self.entries = read_manifest(self.path)
+        known_entries = read_manifest(self.path)
+        self.entries = {index: each for index, each in known_entries.items() if index < identity["num_samples"]}
         self._mend_manifest()
 
     def _clear(self) -> None:

@@ -1,5 +1,6 @@
 """The work of `verify`: every file against the sample set and its digest, some against a reference forward."""
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,15 @@ from eagle3.features import (
     FeatureSet,
     FeatureWriter,
     file_name,
-    load_features,
     read_config,
     read_manifest,
 )
 from eagle3.samples import SampleSet, open_samples
 from eagle3.target import Target, load_target
+from eagle3.verify.inspection import Inspection
 from eagle3.verify.recomputation import compare
 from eagle3.verify.spec import VerifyParams
-from harness.contract import Context, Result, ToolError, digest_file, write_json
+from harness.contract import Context, Result, ToolError, write_json
 
 NAMED = 10  # bad samples that the error itself names; the report has them all
 
@@ -36,29 +37,31 @@ def main(params: VerifyParams, context: Context) -> Result:
     features = FeatureSet(folder, read_config(folder), read_manifest(folder))
     target = load_target(params.target, dtype=features.config["target_dtype"], device=params.device)
     _check_origin(features, samples, target)
-    bad = _check_all(features, samples, params, context)
-    surplus = _surplus(features)
+    inspection = Inspection(features, samples, largest=params.largest)
+    bad, others = _check_all(inspection, context), _check_others(features, samples)
     recomputed = _recompute(features, samples, target, params, bad=bad, context=context)
     repaired = []
-    if params.repair and (bad or surplus):
-        repaired = _repair(features, samples, target, bad=bad, context=context)
+    if params.repair and (bad or others):
+        repaired = _repair(features, samples, target, bad=bad, others=others, context=context)
     report = {
         "num_samples": len(samples),
         "bad": {str(index): reason for index, reason in sorted(bad.items())},
-        "surplus": surplus,
+        "others": others,
+        "ranges": [{"layer": layer, **each.to_dict()} for layer, each in inspection.ranges.items()],
         "recomputed": recomputed,
         "repaired": repaired,
         "layers": features.layers,
     }
     write_json(context.outputs["report"], report)
-    if (bad or surplus) and not params.repair:
+    if (bad or others) and not params.repair:
         raise ToolError(
-            f"{len(bad)} bad samples, {len(surplus)} surplus files",
+            f"{len(bad)} bad samples, {len(others)} other bad files",
             where=str(folder),
-            found=_listed(bad, surplus),
+            found=_listed(bad, others),
             do="Run 'verify' with repair: true",
         )
-    worst = max((layer["relative"] for each in recomputed for layer in each["layers"]), default=0.0)
+    fitting = [layer["relative"] for each in recomputed if not each["explanation"] for layer in each["layers"]]
+    worst = max(fitting, default=0.0)
     note = f"{len(samples)} samples good, {len(recomputed)} recomputed (largest relative difference {worst:.2g})"
     return Result(
         values={"num_samples": len(samples), "num_repaired": len(repaired)},
@@ -67,9 +70,9 @@ def main(params: VerifyParams, context: Context) -> Result:
     )
 
 
-def _listed(bad: dict[int, str], surplus: list[str]) -> str:
+def _listed(bad: dict[int, str], others: dict[str, str]) -> str:
     lines = [f"sample {index}: {reason}" for index, reason in sorted(bad.items())]
-    lines += [f"'{name}': belongs to no sample" for name in surplus]
+    lines += [f"'{name}' {reason}" for name, reason in others.items()]
     more = f"; and {len(lines) - NAMED} more" if len(lines) > NAMED else ""
     return "; ".join(lines[:NAMED]) + more
 
@@ -90,76 +93,33 @@ def _check_origin(features: FeatureSet, samples: SampleSet, target: Target) -> N
             )
 
 
-def _check_all(features: FeatureSet, samples: SampleSet, params: VerifyParams, context: Context) -> dict[int, str]:
+def _check_all(inspection: Inspection, context: Context) -> dict[int, str]:
     """What is wrong with each bad sample, by index."""
-    bad = {}
-    for index in range(len(samples)):
-        reason = _fault(features, samples, index, largest=params.largest)
+    bad, num_samples = {}, len(inspection.samples)
+    for index in range(num_samples):
+        reason = inspection.fault(index)
         if reason:
             bad[index] = reason
             context.say(f"sample {index}: {reason}")
-        context.progress(index + 1, len(samples), unit="samples")
+        context.progress(index + 1, num_samples, unit="samples")
         context.stop_point()
     return bad
 
 
-def _fault(features: FeatureSet, samples: SampleSet, index: int, *, largest: float) -> str:
-    """The first thing wrong with a sample's file, "" for a good one."""
-    reason = _file_fault(features, index)
-    if reason:
-        return reason
-    try:
-        sample = load_features(features.path / file_name(index))
-    except ToolError as error:
-        return f"its file can't be read: {error.found}"
-    input_ids, loss_mask = samples[index]
-    if {sample.input_ids.dtype, sample.loss_mask.dtype} != {torch.int64}:
-        return f"its ids and mask are {sample.input_ids.dtype} and {sample.loss_mask.dtype}, not torch.int64"
-    if sample.input_ids.tolist() != input_ids.tolist():
-        return f"its {len(sample.input_ids)} token ids are not the sample's {len(input_ids)}"
-    if features.entries[index].num_tokens != len(input_ids):
-        return f"the manifest says {features.entries[index].num_tokens} tokens, the sample has {len(input_ids)}"
-    if sample.loss_mask.tolist() != loss_mask.tolist():
-        return "its loss mask is not the sample's"
-    if len(sample.hidden_states) != len(features.layers):
-        return f"it has {len(sample.hidden_states)} layers, the set has {len(features.layers)}"
-    shape = (len(input_ids), int(features.config["hidden_size"]))
-    faults = (
-        _state_fault(layer, state, shape=shape, dtype=features.dtype, largest=largest)
-        for layer, state in zip(features.layers, sample.hidden_states, strict=True)
-    )
-    return next(filter(None, faults), "")
-
-
-def _file_fault(features: FeatureSet, index: int) -> str:
-    """What is wrong with a file as such, against the manifest."""
-    file, entry = features.path / file_name(index), features.entries.get(index)
-    if not file.is_file():
-        return "its file is missing"
-    if entry is None:
-        return "the manifest has no line for it"
-    if file.stat().st_size != entry.size:
-        return f"its file has {file.stat().st_size} bytes, the manifest says {entry.size}"
-    if digest_file(file) != entry.sha256:
-        return "its bytes are not those that were written (digest differs)"
-    return ""
-
-
-def _state_fault(layer: int, state: torch.Tensor, *, shape: tuple[int, int], dtype: torch.dtype, largest: float) -> str:
-    """What is wrong with one layer's states [T, H]."""
-    if tuple(state.shape) != shape or state.dtype != dtype:
-        return f"layer {layer} is {state.dtype} {tuple(state.shape)}, not {dtype} {shape}"
-    top = float(state.float().abs().max())
-    if not top < largest:  # also where it is NaN
-        return f"layer {layer} holds values that aren't finite or sane (largest {top:g})"
-    return f"layer {layer} is all zero" if top == 0 else ""
-
-
-def _surplus(features: FeatureSet) -> list[str]:
-    """Files that belong to no sample."""
-    expected = {CONFIG, LENGTHS, MANIFEST, *(file_name(index) for index in range(len(features)))}
+def _check_others(features: FeatureSet, samples: SampleSet) -> dict[str, str]:
+    """What is wrong with the files that are no sample's, by name."""
+    expected = {CONFIG, LENGTHS, MANIFEST, *(file_name(index) for index in range(len(samples)))}
     found = (str(file.relative_to(features.path)) for file in features.path.rglob("*") if not file.is_dir())
-    return sorted(name for name in found if name not in expected)
+    bad = {name: "belongs to no sample" for name in sorted(found) if name not in expected}
+    try:
+        lengths = json.loads((features.path / LENGTHS).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {**bad, LENGTHS: "is missing"}
+    except ValueError:
+        lengths = None
+    if lengths != {str(index): int(length) for index, length in enumerate(samples.lengths)}:
+        bad[LENGTHS] = "holds other lengths than the sample set"
+    return bad
 
 
 def _recompute(
@@ -191,18 +151,25 @@ def _recompute(
 
 
 def _repair(
-    features: FeatureSet, samples: SampleSet, target: Target, *, bad: dict[int, str], context: Context
+    features: FeatureSet,
+    samples: SampleSet,
+    target: Target,
+    *,
+    bad: dict[int, str],
+    others: dict[str, str],
+    context: Context,
 ) -> list[int]:
     """Extract the bad samples anew, remove the surplus files; returns what was extracted."""
     if features.final != "raw":
         raise ToolError("only raw final states can be extracted anew", where=str(features.path), found=features.final)
-    for name in _surplus(features):
-        (features.path / name).unlink()
+    for name in others:
+        (features.path / name).unlink(missing_ok=True)
     writer = FeatureWriter(features.path, features.config, {})
     extract(target, samples, writer, bad, config=features.config, after_sample=context.stop_point)
     writer.finish()
     again = FeatureSet(features.path, features.config, read_manifest(features.path))
-    still = {index: reason for index in bad if (reason := _fault(again, samples, index, largest=float("inf")))}
+    inspection = Inspection(again, samples, largest=float("inf"))
+    still = {index: reason for index in bad if (reason := inspection.fault(index))}
     if still:
-        raise ToolError("repaired samples are bad again", where=str(features.path), found=_listed(still, []))
+        raise ToolError("repaired samples are bad again", where=str(features.path), found=_listed(still, {}))
     return sorted(bad)
