@@ -10,6 +10,18 @@ from harness.contract import Tool
 from harness.errors import NotFoundError, UsageError, nearest
 
 GROUP = "harness.tools"
+# What somebody else's module may raise when it is imported, pydantic's and syntax errors among them.
+BROKEN = (
+    ImportError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    NameError,
+    SyntaxError,
+    LookupError,
+    OSError,
+    RuntimeError,
+)
 
 
 def tools() -> dict[str, Tool]:
@@ -29,9 +41,10 @@ def tools() -> dict[str, Tool]:
 def _load(pack: EntryPoint) -> list[Tool]:
     try:
         content = list(pack.load())
-    except (ImportError, AttributeError, TypeError) as error:
+    except BROKEN as error:
+        found = f"{type(error).__name__}: {error}"
         raise UsageError(
-            f"tool pack '{pack.name}' can't be loaded", found=str(error), do="Install it anew, or uninstall it"
+            f"tool pack '{pack.name}' can't be loaded", found=found, do="Install it anew, or uninstall it"
         ) from error
     wrong = next((each for each in content if not isinstance(each, Tool)), None)
     if wrong is not None:

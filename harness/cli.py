@@ -53,7 +53,7 @@ def _place(plan: str | None, root: Path | None) -> tuple["Root", "PlanPaths | No
 
 def _load(plan: str | None, root: Path | None) -> tuple["LoadedPlan", "Root"]:
     """The plan that an argument names, read from its file."""
-    from harness import catalog, planfile
+    from harness import catalog, plancache
     from harness.store import Store
 
     where, paths, file = _place(plan, root)
@@ -63,7 +63,7 @@ def _load(plan: str | None, root: Path | None) -> tuple["LoadedPlan", "Root"]:
             file = Path(store.plan().path)
         if not file.exists():
             raise NotFoundError("the plan's file is gone", found=f"'{file}'", do="Name the file that took its place")
-    return planfile.load(file, catalog.tools()), where
+    return plancache.load(file, catalog.tools(), where), where
 
 
 def _state_of(plan: str | None, root: Path | None) -> "PlanPaths":

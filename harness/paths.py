@@ -1,5 +1,6 @@
 """Every file name under checkpoints/ is spelled here and nowhere else."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,6 +91,10 @@ class Root:
     @property
     def settings(self) -> Path:
         return self.folder / "harness.yaml"
+
+    def kept_plan(self, path: Path) -> Path:
+        """What is kept of a big plan file, so that it need not be read again; it may be deleted at any time."""
+        return self.checkpoints / ".plans" / f"{hashlib.sha256(bytes(path)).hexdigest()[:16]}.json"
 
     def plan(self, name: str) -> PlanPaths:
         return PlanPaths(self.checkpoints / name)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationInfo
 
 from harness.contract import Tool
 
@@ -55,12 +55,19 @@ def _distinct(options: list[Option]) -> list[Option]:
     return options
 
 
+def _among(recommended: str | None, info: ValidationInfo) -> str | None:
+    keys = [option.key for option in info.data.get("options", [])]
+    if recommended is not None and keys and recommended not in keys:
+        raise ValueError(f"no option has this key, only {', '.join(keys)} do")
+    return recommended
+
+
 class Decision(Model):
     """A question that a person answers with `harness decide`; the tasks that need it wait for the answer."""
 
     question: str
     options: Annotated[list[Option], Field(min_length=2), AfterValidator(_distinct)]
-    recommended: Name | None = None
+    recommended: Annotated[Name | None, AfterValidator(_among)] = None
 
 
 class Task(Model):
@@ -86,7 +93,7 @@ class Plan(Model):
 
     name: Name
     content: str = ""
-    count: int | None = None
+    count: Annotated[int, Field(strict=True)] | None = None
     vars: dict[Name, str | int | float | bool] = {}
     envs: dict[Name, str] = {}
     grace_s: Duration = 30.0  # between asking a task to stop and killing it

@@ -1,19 +1,22 @@
 """Reads a plan file, YAML or a todo list in JSON, and tells every mistake in it at once."""
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from harness import document, todo
+from harness import document, todo, validation
 from harness.contract import Tool
 from harness.document import Document
-from harness.errors import Mistake, NotFoundError, PlanError, nearest
-from harness.plan import NAME_PATTERN, LoadedPlan, Plan, Task
+from harness.errors import Mistake, NotFoundError, PlanError
+from harness.plan import LoadedPlan, Plan, Task
 from harness.resolution import Resolver
+from harness.validation import shown
+
+SURROGATES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
 
 
 def load(path: Path, tools: Mapping[str, Tool]) -> LoadedPlan:
@@ -24,6 +27,8 @@ def load(path: Path, tools: Mapping[str, Tool]) -> LoadedPlan:
         raise NotFoundError("no such plan file", found=f"'{path}'") from None
     except IsADirectoryError:
         raise NotFoundError("a plan is a file, this is a folder", found=f"'{path}'") from None
+    except OSError as error:
+        raise NotFoundError("the plan file can't be read", found=f"'{path}': {error.strerror}") from error
     file = _File(str(path), content)
     plan = file.plan(path.stem)
     if plan is None or file.mistakes:
@@ -32,6 +37,7 @@ def load(path: Path, tools: Mapping[str, Tool]) -> LoadedPlan:
     steps = file.resolve(plan, tools)
     if file.mistakes:
         raise PlanError(file.mistakes)
+    plan = plan.model_copy(update={"tasks": [step.task for step in steps.values()]})  # with variables put in
     return LoadedPlan(plan, path.absolute(), hashlib.sha256(content).hexdigest(), steps)
 
 
@@ -46,10 +52,13 @@ class _File:
         self.mistakes: list[Mistake] = []
         self.tasks: list[Task | None] = []
         self.mended: set[str] = set()  # tasks of which only what is right was kept
+        self.above_items: document.Path | None = None  # where a todo list has its items, when the file is one
         self.document = self._read(content)
 
     def mistake(self, path: document.Path, what: str, *, found: str = "", do: str = "") -> None:
         """Note a mistake at the place of `path`."""
+        if self.above_items is not None and path[:1] == ("tasks",):
+            path = (*self.above_items, *path[1:])
         line, column = self.document.place(path)
         self.mistakes.append(Mistake(self.name, line, column, what, found, do))
 
@@ -61,26 +70,22 @@ class _File:
             column = error.start - content.rfind(b"\n", 0, error.start)
             self.mistakes.append(Mistake(self.name, line, column, "not UTF-8", f"byte 0x{content[error.start]:02x}"))
             return Document(None)
-        read = document.read(text)
-        if read.problems and self.name.endswith(".json"):
-            try:
-                return Document(json.loads(text))  # JSON that YAML can't read: indented with tabs
-            except json.JSONDecodeError:
-                pass
-        self.mistakes += [Mistake(self.name, each.line, each.column, each.what) for each in read.problems]
+        read = document.read(_as_yaml(text) if self.name.endswith(".json") else text)
+        self.mistakes += [Mistake(self.name, each.line, each.column, each.what, do=each.do) for each in read.problems]
         return read
 
     def plan(self, stem: str) -> Plan | None:
         """The plan as a model, or None when it has mistakes; every task is looked at."""
         value = self.document.value
         if todo.is_list(value):
+            self.above_items = ("todos",) if isinstance(value, dict) else ()
             value = todo.as_plan(value, stem)
         if value is None:
             if not self.mistakes:
                 self.mistake((), "the file is empty", do="A plan has a name and tasks")
             return None
         if not isinstance(value, dict):
-            self.mistake((), "a plan is a mapping with a name and tasks", found=_shown(value))
+            self.mistake((), "a plan is a mapping with a name and tasks", found=shown(value))
             return None
         tasks = value.get("tasks")
         if not isinstance(tasks, list):
@@ -105,7 +110,7 @@ class _File:
     def _task(self, value: Any, path: document.Path) -> Task | None:
         """A task; of one with mistakes what is right, so that the rest of it can still be checked."""
         if not isinstance(value, dict):
-            self.mistake(path, "a task is a mapping with id and content", found=_shown(value))
+            self.mistake(path, "a task is a mapping with id and content", found=shown(value))
             return None
         task = self._validated(Task, value, path)
         if task is not None:
@@ -135,25 +140,10 @@ class _File:
         try:
             return model.model_validate(value)
         except ValidationError as error:
-            for each in error.errors():
-                self.pydantic_mistake(each, path, known=_field_names(model))
+            name = "task" if model is Task else "plan"
+            for fault in validation.faults(error, model, value, name=name):
+                self.mistake((*path, *fault.path), fault.what, found=fault.found, do=fault.do)
             return None
-
-    def pydantic_mistake(self, error: Any, path: document.Path, *, known: Iterable[str]) -> None:
-        """One of pydantic's errors, in our words."""
-        place = (*path, *error["loc"])
-        name = str(error["loc"][-1]) if error["loc"] else str(path[-1]) if path else "plan"
-        if error["type"] == "extra_forbidden":
-            known = known if len(error["loc"]) == 1 else ()
-            self.mistake((*place, "key"), f"unknown key '{name}'", do=nearest(name, known))
-        elif error["type"] == "missing":
-            self.mistake(place[:-1], f"'{name}' is missing")
-        else:
-            what = error["msg"].removeprefix("Value error, ").replace(" after validation", "")
-            if error.get("ctx", {}).get("pattern") == NAME_PATTERN:
-                what = "only letters, digits, - and _ can stand in a name, 64 at most"
-            found = _shown(error["input"]) if error["loc"] else ""
-            self.mistake(place, f"'{name}': {what[:1].lower()}{what[1:]}", found=found)
 
     def resolve(self, plan: Plan, tools: Mapping[str, Tool]) -> dict[str, Any]:
         """The steps of a plan whose tasks are sound in themselves; what doesn't fit together becomes mistakes."""
@@ -179,13 +169,14 @@ def _or_none(value: dict[str, Any]) -> Task | None:
         return None
 
 
-def _field_names(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
+def _as_yaml(text: str) -> str:
+    """JSON as YAML can read it, every character in its place but for those behind a surrogate pair in a line.
 
+    JSON may be indented with tabs, and writes 🚀 as \\ud83d\\ude80.
+    """
 
-def _shown(value: Any) -> str:
-    """A value as an error shows it, short."""
-    if isinstance(value, dict | list):
-        return f"a {'mapping' if isinstance(value, dict) else 'list'}"
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    def joined(match: re.Match[str]) -> str:
+        high, low = (int(part, 16) for part in match.groups())
+        return f"\\U{0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00):08X}"
+
+    return SURROGATES.sub(joined, text.replace("\t", " "))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 PATTERN = re.compile(r"\$\{([^}]*)\}")
+UNCLOSED = re.compile(r"\$\{[^}]*\Z")
+MAX_DEPTH = 50  # of a condition
 Lookup = Callable[[str, str], Any]
 
 
@@ -28,7 +30,7 @@ def parse(inside: str) -> Reference:
         return Reference(text, None, parts[1])
     if len(parts) == 4 and parts[0] == "tasks" and parts[2] == "outputs" and parts[1] and parts[3]:
         return Reference(text, parts[1], parts[3])
-    raise ValueError(f"'{text}' is no reference: write ${{vars.NAME}} or ${{tasks.TASK.outputs.NAME}}")
+    raise ValueError(f"'{text}' is no reference: write ${{vars.NAME}}, ${{tasks.TASK.outputs.NAME}} or a shell's $NAME")
 
 
 def strings(value: Any) -> Iterator[str]:
@@ -46,7 +48,7 @@ def strings(value: Any) -> Iterator[str]:
 
 def find(value: Any) -> list[Reference]:
     """The references in every string inside `value`. Raises ValueError for a malformed one."""
-    return [parse(match[1]) for text in strings(value) for match in PATTERN.finditer(text)]
+    return [parse(match[1]) for text in strings(value) if "${" in text for match in PATTERN.finditer(text)]
 
 
 def substitute(value: Any, replace: Callable[[Reference], Any]) -> Any:
@@ -55,6 +57,11 @@ def substitute(value: Any, replace: Callable[[Reference], Any]) -> Any:
     `replace` returns the reference itself where it has to stay.
     """
     if isinstance(value, str):
+        if "${" not in value:
+            return value
+        unclosed = UNCLOSED.search(value)
+        if unclosed:
+            raise ValueError(f"'{unclosed[0]}' has no closing brace")
         whole = PATTERN.fullmatch(value)
         if whole:
             found = replace(parse(whole[1]))
@@ -106,6 +113,8 @@ def _tree(when: str) -> tuple[ast.expr, list[Reference]]:
         tree = ast.parse(PATTERN.sub(placeholder, when).strip(), mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"'{when}' can't be read as a condition: {error.msg}") from error
+    except (RecursionError, MemoryError) as error:
+        raise ValueError(f"a condition may nest {MAX_DEPTH} deep") from error
     return tree, found
 
 
@@ -113,6 +122,11 @@ def condition(when: str) -> list[Reference]:
     """The references of a condition. Raises ValueError when it is malformed or does more than compare."""
     tree, found = _tree(when)
     allowed = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, ast.Constant, ast.Name)
+    level, depth = [tree], 0
+    while level := [child for node in level for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"a condition may nest {MAX_DEPTH} deep")
     for node in ast.walk(tree):
         known = not isinstance(node, ast.Name) or node.id in WORDS or re.fullmatch(r"REF\d+_", node.id)
         if not isinstance(node, (*allowed, ast.Load, ast.List, *COMPARISONS)) or not known:

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any, Protocol
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from harness import order, references
+from harness import order, references, validation
 from harness.contract import Tool
 from harness.errors import nearest
 from harness.plan import Step, Task
@@ -19,8 +20,6 @@ class Reporter(Protocol):
     """Where mistakes go, by their path in the document."""
 
     def mistake(self, path: Place, what: str, *, found: str = "", do: str = "") -> None: ...
-
-    def pydantic_mistake(self, error: Any, path: Place, *, known: Any) -> None: ...
 
 
 class Resolver:
@@ -42,27 +41,30 @@ class Resolver:
 
     def steps(self, tasks: list[tuple[Task, int]]) -> dict[str, Step]:
         """The steps in plan order. Complete only if no mistake was reported."""
-        for task, place in tasks:
-            self.tasks.setdefault(task.id, task)
-            self.places.setdefault(task.id, ("tasks", place))
-        needs = {name: self._needs(task) for name, task in self.tasks.items()}
-        looped = order.cycle(needs)
-        if looped:
+        doubles = []
+        for task, position in tasks:
+            if task.id in self.tasks:
+                doubles.append((task, ("tasks", position)))
+            else:
+                self.tasks[task.id], self.places[task.id] = task, ("tasks", position)
+        needs = {name: self._needs(task, self.places[name]) for name, task in self.tasks.items()}
+        while looped := order.cycle(needs):
             path = " -> ".join(looped)
-            self.reporter.mistake(
-                (*self.places[looped[0]], "needs"), "the tasks need each other in a circle", found=path
-            )
-            return {}
+            place = (*self.places[looped[0]], "needs")
+            self.reporter.mistake(place, "the tasks need each other in a circle", found=path)
+            for name in set(looped):  # cut it, to find what else is wrong
+                needs[name] = tuple(need for need in needs[name] if need not in looped)
         for name in order.prerequisites_first(needs):
-            self.resolved[name] = self._step(self.tasks[name], needs[name])
+            self.resolved[name] = self._step(self.tasks[name], needs[name], self.places[name])
+        for task, place in doubles:
+            self._step(task, self._needs(task, place), place)
         self._distinct_outputs()
         return {name: self.resolved[name] for name in self.tasks}
 
     # -- needs and references ---------------------------------------------------------------------------------------
 
-    def _needs(self, task: Task) -> tuple[str, ...]:
+    def _needs(self, task: Task, place: Place) -> tuple[str, ...]:
         """The task's needs, explicit and implied; those that don't exist are reported and left out."""
-        place = self.places[task.id]
         found: dict[str, None] = {}
         for index, need in enumerate(task.needs):
             if need == task.id:
@@ -75,7 +77,7 @@ class Resolver:
                     (*place, "needs", index), f"task '{task.id}' needs '{need}', which is no task", do=do
                 )
         texts = task.decision.model_dump() if task.decision else None
-        for value in (task.with_, task.outputs, task.when, texts):
+        for value in (task.content, task.with_, task.outputs, task.when, texts):
             for reference in _references(value):
                 if reference.task in self.tasks and reference.task != task.id:
                     found[str(reference.task)] = None
@@ -90,6 +92,8 @@ class Resolver:
             }
         if isinstance(value, list):
             return [self._substituted(item, (*place, index)) for index, item in enumerate(value)]
+        if isinstance(value, str) and "${" not in value:
+            return value
         try:
             return references.substitute(value, lambda reference: self._replacement(reference, place))
         except ValueError as error:
@@ -111,8 +115,9 @@ class Resolver:
             self.reporter.mistake(place, f"'{reference.text}' refers to '{reference.task}', which is no task", do=do)
             return reference
         step = self.resolved.get(reference.task)
-        if step is None:  # itself: a circle is found before
-            self.reporter.mistake(place, f"'{reference.text}' refers to the task that it stands in")
+        if step is None:  # itself, or in a circle, and that is reported already
+            if place[:2] == self.places[reference.task]:
+                self.reporter.mistake(place, f"'{reference.text}' refers to the task that it stands in")
             return reference
         if reference.name in step.outputs:
             return step.outputs[reference.name]
@@ -131,15 +136,14 @@ class Resolver:
 
     # -- one task ---------------------------------------------------------------------------------------------------
 
-    def _step(self, task: Task, needs: tuple[str, ...]) -> Step:
-        place = self.places[task.id]
+    def _step(self, task: Task, needs: tuple[str, ...], place: Place) -> Step:
         tool = self._tool(task, place)
         params = self._substituted(task.with_, (*place, "with"))
         deferred = frozenset(name for name, value in params.items() if _references(value))
         outputs: dict[str, str] = {}
         inputs: tuple[str, ...] = ()
         if tool is not None:
-            full = {**self._defaults(tool), **params}
+            full = {**_defaults(tool.params), **params}
             if self._fits(tool, params, deferred, place=(*place, "with")):
                 outputs = {name: _path(template.format_map(full)) for name, template in tool.outputs.items()}
                 inputs = tuple(_path(path) for name in tool.inputs for path in _paths(full.get(name)))
@@ -147,6 +151,7 @@ class Resolver:
             self.reporter.mistake((*place, "with"), f"task '{task.id}' has parameters but no tool")
         declared = self._substituted(dict(task.outputs), (*place, "outputs"))
         outputs.update({name: _path(path) for name, path in declared.items()})
+        self._check_outputs(outputs, task, place)
         task = task.model_copy(update=self._texts(task, place))
         return Step(task, needs, tool, params, outputs, inputs, deferred)
 
@@ -169,16 +174,24 @@ class Resolver:
         try:
             tool.params.model_validate(params)
         except ValidationError as error:
-            wrong = [each for each in error.errors() if not each["loc"] or each["loc"][0] not in deferred]
-            for each in wrong:
-                self.reporter.pydantic_mistake(each, place, known=list(tool.params.model_fields))
+            found = validation.faults(error, tool.params, params, name=tool.name)
+            wrong = [fault for fault in found if not fault.path or fault.path[0] not in deferred]
+            for fault in wrong:
+                self.reporter.mistake((*place, *fault.path), fault.what, found=fault.found, do=fault.do)
             return not wrong
         return True
 
-    @staticmethod
-    def _defaults(tool: Tool) -> dict[str, Any]:
-        fields = tool.params.model_fields.items()
-        return {name: field.get_default(call_default_factory=True) for name, field in fields if not field.is_required()}
+    def _check_outputs(self, outputs: Mapping[str, str], task: Task, place: Place) -> None:
+        """No output's path may wait for a value, or be a folder that holds the whole project."""
+        for name, path in outputs.items():
+            at = _output_place(task, name, place)
+            late = next((each for each in _references(path) if self._is_late(each)), None)
+            if late:
+                what = f"the path of output '{name}' has to be known before anything runs"
+                self.reporter.mistake(at, what, found=f"'{late.text}'", do="Use a variable or the path of an output")
+            elif set(path.split("/")) <= {".", "..", ""}:
+                what = f"output '{name}' would be the folder that holds everything"
+                self.reporter.mistake(at, what, found=f"'{path}'", do="Give it a path of its own")
 
     def _texts(self, task: Task, place: Place) -> dict[str, Any]:
         """The sentence, the question and the condition with variables put in."""
@@ -199,6 +212,14 @@ class Resolver:
                 self.reporter.mistake((*place, "when"), str(error))
         return changed
 
+    def _is_late(self, reference: Reference) -> bool:
+        """Whether the reference is to a value that its task makes while it runs."""
+        step = self.resolved.get(reference.task or "")
+        if step is None or step.task.id in self.doubtful:
+            return False
+        known = _run_time_values(step)
+        return known is None or reference.name in known
+
     def _distinct_outputs(self) -> None:
         """No output may be, or lie inside, another task's output."""
         owners = {
@@ -212,8 +233,14 @@ class Resolver:
                     other, their = owners.get(candidate, (name, output))
                     if other != name:
                         what = f"output '{output}' of '{name}' is or lies inside output '{their}' of '{other}'"
-                        self.reporter.mistake(self.places[name], what, found=f"'{path}'", do="Give each its own path")
+                        at = _output_place(step.task, output, self.places[name])
+                        self.reporter.mistake(at, what, found=f"'{path}'", do="Give each its own path")
                         break
+
+
+def _output_place(task: Task, output: str, place: Place) -> Place:
+    """Where the file says the output's path: itself, or the parameters that it is made of."""
+    return (*place, "outputs", output) if output in task.outputs else (*place, "with")
 
 
 def _references(value: Any) -> list[Reference]:
@@ -231,6 +258,13 @@ def _run_time_values(step: Step) -> list[str] | None:
     if step.tool is None:
         return []
     return None if "*" in step.tool.values else list(step.tool.values)
+
+
+@cache
+def _defaults(params: type[BaseModel]) -> dict[str, Any]:
+    """The parameters that have defaults, by name; pydantic inspects each factory anew, so it is asked once."""
+    fields = params.model_fields.items()
+    return {name: field.get_default(call_default_factory=True) for name, field in fields if not field.is_required()}
 
 
 def _paths(value: Any) -> list[str]:

@@ -3,8 +3,6 @@
 import re
 from typing import Any
 
-PRIORITIES = {"high", "medium", "low"}
-
 
 def is_list(value: Any) -> bool:
     """Whether this is a todo list: a list of items with `content`, or {"todos": such a list}."""
@@ -15,9 +13,11 @@ def is_list(value: Any) -> bool:
 def as_plan(value: Any, name: str) -> dict[str, Any]:
     """The todo list as a plan's content. What an item claims of its status becomes its note, never a state."""
     items = value["todos"] if isinstance(value, dict) else value
-    taken: set[str] = set()
+    rest = {key: field for key, field in value.items() if key != "todos"} if isinstance(value, dict) else {}
+    taken = {str(item["id"]) for item in items if isinstance(item, dict) and "id" in item}
     return {
         "name": re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or "todo",
+        **rest,
         "tasks": [_task(item, taken) if isinstance(item, dict) else item for item in items],
     }
 
@@ -31,8 +31,6 @@ def _task(item: dict[str, Any], taken: set[str]) -> dict[str, Any]:
         task["id"] = _name(str(item.get("content", "")), taken)
     elif isinstance(task["id"], int):
         task["id"] = str(task["id"])
-    if isinstance(task.get("id"), str):
-        taken.add(task["id"])
     return task
 
 
@@ -43,4 +41,5 @@ def _name(content: str, taken: set[str]) -> str:
     name, number = stem, 2
     while name in taken:
         name, number = f"{stem}-{number}", number + 1
+    taken.add(name)
     return name

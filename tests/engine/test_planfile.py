@@ -7,11 +7,20 @@ from pathlib import Path
 import pytest
 
 from harness import planfile
+from harness.contract import Params, Tool
 from harness.errors import NotFoundError, PlanError
 from harness.generic import TOOLS
 
 DATA = Path(__file__).parents[1] / "data" / "wrong"
-KNOWN = {tool.name: tool for tool in TOOLS}
+
+
+class ReadParams(Params):
+    source: str | list[str]
+    layers: list[int] | None = None
+
+
+READ = Tool("read", 1, "Reads.", ReadParams, "m:f", inputs=("source",), values={"n": "how many"})
+KNOWN = {tool.name: tool for tool in (*TOOLS, READ)}
 
 WRONG = {
     "names": [
@@ -26,7 +35,11 @@ WRONG = {
         (18, 9, "only letters, digits, - and _ can stand in a name, 64 at most; found 'c d'"),
         (20, 5, "unknown key 'unknown'"),
     ],
-    "cycle": [(3, 45, "found a -> c -> b -> a")],
+    "cycle": [
+        (3, 45, "found a -> c -> b -> a"),
+        (6, 31, "'shel' is no tool. Did you mean 'shell'?"),
+        (7, 5, "found e -> f -> e"),
+    ],
     "references": [
         (5, 14, "'${vars.wrok}' refers to no variable of the plan. Did you mean 'work'?"),
         (7, 35, "'${tasks.z.outputs.o}' refers to 'z', which is no task"),
@@ -34,7 +47,9 @@ WRONG = {
         (11, 11, "task 'd' has no output 'answer'; found outputs choice"),
         (12, 21, "'${tasks.b.outputs.o}' refers to the task that it stands in"),
         (16, 11, "a condition may only compare values"),
+        (24, 21, "'${vars.work' has no closing brace"),
     ],
+    "quoted": [(2, 8, "'count': input should be a valid integer; found '2'")],
     "count": [(2, 8, "the plan says that it has 3 tasks; found 2. The file may be cut off")],
     "truncated": [(7, 1, "unexpected end of stream")],
     "types": [
@@ -42,7 +57,7 @@ WRONG = {
         (5, 12, "'needs': input should be a valid list; found 'b'"),
         (7, 14, "a duration is seconds or like 90s"),
         (8, 22, "greater than or equal to 0; found -1"),
-        (8, 26, "unknown key 'backof_s'"),
+        (8, 26, "unknown key 'backof_s'. Did you mean 'backoff_s'?"),
         (9, 21, "'command': input should be a valid string; found a list"),
         (9, 31, "'cpus': input should be a valid integer"),
         (10, 5, "a task is a mapping with id and content; found 'just text'"),
@@ -52,16 +67,36 @@ WRONG = {
         (10, 11, "task 'b' has parameters but no tool"),
         (13, 40, "'options': list should have at least 2 items"),
         (16, 40, "two options have the same key"),
+        (19, 75, "'recommended': no option has this key, only x, y do; found 'z'"),
     ],
     "outputs": [
-        (4, 5, "output 'o' of 'b' is or lies inside output 'o' of 'a'; found 'out/a/b'"),
-        (5, 5, "output 'o' of 'c' is or lies inside output 'o' of 'a'; found 'out/a'"),
+        (4, 76, "output 'o' of 'b' is or lies inside output 'o' of 'a'; found 'out/a/b'"),
+        (5, 76, "output 'o' of 'c' is or lies inside output 'o' of 'a'; found 'out/a'"),
+        (7, 76, "the path of output 'o' has to be known before anything runs; found '${tasks.d.outputs.n}'"),
+        (8, 76, "output 'o' would be the folder that holds everything; found '.'"),
     ],
     "doubled": [
         (2, 1, "key 'name' stands twice, first in line 1"),
         (6, 5, "key 'content' stands twice, first in line 5"),
         (8, 29, "key 'command' stands twice, first in line 8"),
     ],
+    "double": [
+        (4, 10, "task 'a' stands twice, first in line 3"),
+        (4, 40, "task 'a' needs 'b', which is no task"),
+        (4, 50, "'shel' is no tool. Did you mean 'shell'?"),
+    ],
+    "unions": [
+        (2, 15, "'sizes': input should be a valid string or a valid integer or a valid number or a valid boolean"),
+        (4, 52, "'source': input should be a valid string or a valid list; found 5"),
+        (5, 56, "'source[1]': input should be a valid string; found 5"),
+        (5, 69, "'layers[0]': input should be a valid integer"),
+        (6, 48, "'x y': only letters, digits, - and _ can stand in a name"),
+    ],
+    "documents": [(4, 1, "a file holds one document, and here a second begins")],
+    "colon": [(3, 53, "found unexpected ':'. Put a text with a colon into quotes")],
+    "alias": [(2, 12, "an alias holds itself"), (3, 11, "no anchor '&nowhere' stands before this alias")],
+    "control": [(3, 24, "control character U+0007")],
+    "shape": [(1, 3, "'content' is missing"), (1, 3, "unknown key 'name'")],
     "latin": [(3, 25, "not UTF-8; found byte 0xe9")],
     "tabs": [(3, 1, "not valid YAML")],
     "empty": [(1, 1, "the file is empty")],
@@ -93,7 +128,7 @@ def test_every_mistake_of_a_wrong_plan_is_named_with_its_place(name: str) -> Non
 
 
 def test_every_wrong_plan_of_the_folder_is_tested() -> None:
-    assert {path.stem for path in DATA.iterdir()} == {*WRONG, "shape"}
+    assert {path.stem for path in DATA.iterdir()} == {*WRONG}
 
 
 def write(path: Path, text: str) -> Path:
@@ -192,3 +227,85 @@ tasks:
     assert planfile.load(write(tmp_path / "p.yaml", plan), KNOWN).steps["b"].params == {"command": "true"}
     with pytest.raises(PlanError, match="an alias holds itself"):
         planfile.load(write(tmp_path / "q.yaml", "name: q\ntasks: &a [*a]\n"), KNOWN)
+
+
+def test_mistakes_in_a_todo_list_have_their_places_however_it_is_indented(tmp_path: Path) -> None:
+    items = [{"content": "go 🚀", "status": "pending"}, {"content": "stop", "priority": "urgent"}]
+    for content in (items, {"todos": items}):
+        for indent in (2, "\t"):
+            text = json.dumps(content, indent=indent)
+            line = next(number for number, each in enumerate(text.split("\n"), 1) if "urgent" in each)
+            column = text.split("\n")[line - 1].index('"urgent"') + 1
+            [(found_line, found_column, says)] = mistakes(write(tmp_path / "t.json", text))
+            assert (found_line, found_column) == (line, column)
+            assert "found 'urgent'" in says
+
+
+def test_emoji_escapes_in_json_are_the_emoji_and_escaped_backslashes_stay(tmp_path: Path) -> None:
+    for content in ("go 🚀", "a \\ud83d\\ude80", "\\🚀"):
+        path = write(tmp_path / "t.json", json.dumps([{"content": content, "id": "a"}]))
+        assert planfile.load(path, KNOWN).steps["a"].task.content == content
+
+
+def test_nothing_in_a_todo_list_is_passed_over(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.json", '{"todos": [{"content": "x", "content": "y"}], "bogus": 1}')
+    assert [says for *_, says in mistakes(path)] == [
+        " key 'content' stands twice, first in line 1",
+        " unknown key 'bogus'",
+    ]
+
+
+def test_an_id_that_a_todo_list_gives_is_never_given_to_another_item(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.json", '[{"content": "tune"}, {"content": "later", "id": "tune"}]')
+    assert list(planfile.load(path, KNOWN).steps) == ["tune-2", "tune"]
+
+
+def test_nesting_too_deep_is_a_mistake_wherever_it_is(tmp_path: Path) -> None:
+    deep = f"{'[' * 2000}{']' * 2000}"
+    task = "{id: a, content: a, tool: python, with: {call: 'm:f', args: {x: %s}}}"
+    for tasks, above in ((deep, 1), (f"[{task % deep}]", 5)):
+        column = f"tasks: {tasks}".index("[[") + (100 - above) + 1
+        found = mistakes(write(tmp_path / "p.yaml", f"name: p\ntasks: {tasks}\n"))
+        assert found == [(2, column, " lists and mappings may nest 100 deep")]
+
+
+def test_a_few_lines_of_aliases_that_stand_for_billions_of_values_are_refused(tmp_path: Path) -> None:
+    lines = ["  a: &a [x, x, x, x, x, x, x, x, x, x]"]
+    for name, below in zip("bcdefghi", "abcdefgh", strict=True):
+        lines.append(f"  {name}: &{name} [{', '.join([f'*{below}'] * 10)}]")
+    text = "\n".join(["name: p", "vars:", *lines, "tasks:", "  - {id: a, content: a}"])
+    assert "values, with all that the aliases stand for" in mistakes(write(tmp_path / "p.yaml", text))[0][2]
+
+
+def test_a_condition_that_nests_too_deep_is_a_mistake(tmp_path: Path) -> None:
+    for when in ("not " * 5000 + "true", "-" * 200 + "1 < 0"):
+        [(line, _, says)] = mistakes(
+            write(tmp_path / "p.yaml", f"name: p\ntasks:\n  - {{id: a, content: a, when: '{when}'}}\n")
+        )
+        assert line == 3
+        assert "may nest 50 deep" in says
+
+
+def test_a_number_of_more_digits_than_python_reads_is_text(tmp_path: Path) -> None:
+    plan = f"name: p\ncount: {'9' * 5000}\ntasks:\n  - {{id: a, content: a}}\n"
+    assert [place[:2] for place in mistakes(write(tmp_path / "p.yaml", plan))] == [(2, 8)]
+
+
+def test_a_task_needs_what_its_sentence_refers_to(tmp_path: Path) -> None:
+    plan = """
+name: p
+tasks:
+  - {id: b, content: "look at ${tasks.a.outputs.o}"}
+  - {id: a, content: a, tool: shell, with: {command: "true"}, outputs: {o: out/o}}
+"""
+    step = planfile.load(write(tmp_path / "p.yaml", plan), KNOWN).steps["b"]
+    assert step.needs == ("a",)
+    assert step.task.content == "look at out/o"
+
+
+def test_a_file_that_cannot_be_opened_is_not_found(tmp_path: Path) -> None:
+    loop = tmp_path / "loop.yaml"
+    loop.symlink_to(loop)
+    for path in (loop, tmp_path / ("x" * 300)):
+        with pytest.raises(NotFoundError, match="can't be read"):
+            planfile.load(path, KNOWN)
