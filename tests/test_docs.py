@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from harness import errors
-from harness.cli import EXIT_CODES, app
+from harness.cli import EXIT_CODES, MODULES
 from tests.source import BEGIN, END, ROOT, tree
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -19,17 +19,14 @@ def test_the_tree_of_the_readme_is_what_the_modules_say() -> None:
 
 
 def test_the_readme_lists_every_verb_and_no_other() -> None:
-    verbs = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    assert set(re.findall(r"^\| `harness (\w+)", README, flags=re.MULTILINE)) == verbs
+    assert set(re.findall(r"^\| `harness (\w+)", README, flags=re.MULTILINE)) == set(MODULES)
 
 
 def test_help_names_every_verb_and_the_exit_codes() -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "harness", "--help"], capture_output=True, text=True, check=True
     ).stdout
-    for command in app.registered_commands:
-        assert command.callback
-        assert re.search(rf"\b{command.name or command.callback.__name__}\b", shown)
+    assert all(re.search(rf"^  {verb} ", shown, flags=re.MULTILINE) for verb in MODULES)
     assert "Exit codes: 0 done" in shown
 
 
