@@ -338,11 +338,10 @@ class Engine:
             note=result.get("note", ""),
             ended_at=verdict.ended_at,
         )
-        self.store.complete(checkpoint, verdict)
-        shutil.rmtree(self.paths.scratch(name, attempt.fingerprint), ignore_errors=True)  # nothing resumes from it now
         self.checkpoints[name] = checkpoint
         freed = protection.freed(self.steps, self.checkpoints, result.get("freed", []), by=name)
-        self.store.put_checkpoints(freed, by=name)
+        self.store.complete(checkpoint, verdict, freed=freed)
+        shutil.rmtree(self.paths.scratch(name, attempt.fingerprint), ignore_errors=True)  # nothing resumes from it now
         self.checkpoints.update({each.task: each for each in freed})
         self.states[name] = State.COMPLETED
         self.live.transition(name, State.COMPLETED, checkpoint.note)

@@ -64,6 +64,13 @@ class PlanPaths:
     def attempt(self, task: str, number: int) -> AttemptPaths:
         return AttemptPaths(self.task(task) / str(number))
 
+    def attempts(self, task: str) -> list[int]:
+        """The numbers of the attempts of a task that have a folder, in order."""
+        try:
+            return sorted(int(each.name) for each in self.task(task).iterdir() if each.name.isdecimal())
+        except FileNotFoundError:
+            return []
+
     def scratch(self, task: str, fingerprint: str) -> Path:
         """Progress checkpoints of a task, for one fingerprint."""
         return self.task(task) / f"progress-{fingerprint[:16]}"

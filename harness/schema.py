@@ -46,7 +46,24 @@ def m001_first(db: Database) -> None:
     )
 
 
+@migrations()
+def m002_requests(db: Database) -> None:
+    """What people ask of a run; what retry rules changed; why attempts failed; a digest of each task's definition."""
+    db.execute(
+        "CREATE TABLE request (seq INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, verb TEXT NOT NULL, task TEXT, "
+        "by TEXT NOT NULL, answer TEXT, answered_at REAL)"
+    )
+    db.execute("ALTER TABLE task ADD COLUMN changes TEXT")
+    db.execute("ALTER TABLE task ADD COLUMN definition TEXT")
+    db.execute("ALTER TABLE attempt ADD COLUMN cause TEXT")
+    db.execute("ALTER TABLE attempt ADD COLUMN oom_kills INTEGER")
+
+
 def migrate(connection: sqlite3.Connection, version: int) -> None:
-    """Bring the database to the newest schema; `version` becomes its user_version."""
+    """Bring the database to the newest schema; `version` becomes its user_version.
+
+    To be called within one immediate transaction: then of two processes that open an old database at once, the second
+    finds the work done.
+    """
     migrations.apply(Database(connection))
     connection.execute(f"PRAGMA user_version = {version}")

@@ -89,3 +89,4 @@ class Verdict:
     cpu_s: float
     peak_rss_bytes: int
     error: str = ""  # the command could not even be started, and why
+    oom_kills: int = 0  # processes of the attempt that the kernel killed for want of memory
