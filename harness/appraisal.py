@@ -1,14 +1,16 @@
 """Whether a task's completion checkpoint still holds, and if not, why."""
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from harness import files, fingerprint, references
 from harness.contract import Params, ToolError
+from harness.errors import StoreError
 from harness.plan import Step
 from harness.references import Reference
 from harness.state import Checkpoint
@@ -33,20 +35,20 @@ class Appraisal:
     stale: str | None
 
 
-class Appraiser:
-    """Compares steps with their checkpoints; it sees every later change of `checkpoints` and `choices`."""
+class Known(Protocol):
+    """What is known of tasks, by id: completion checkpoints, answers to decisions, parameters that retries changed."""
 
-    def __init__(
-        self,
-        steps: Mapping[str, Step],
-        root: Path,
-        store: Store,
-        *,
-        checkpoints: Mapping[str, Checkpoint],
-        choices: Mapping[str, str],
-    ) -> None:
+    checkpoints: dict[str, Checkpoint]
+    choices: dict[str, str]
+    changes: dict[str, dict[str, Any]]
+
+
+class Appraiser:
+    """Compares steps with their checkpoints; it sees every later change of what is `known`."""
+
+    def __init__(self, steps: Mapping[str, Step], root: Path, store: Store, *, known: Known) -> None:
         self.steps, self.root, self.store = steps, root, store
-        self.checkpoints, self.choices = checkpoints, choices
+        self.checkpoints, self.choices, self.changes = known.checkpoints, known.choices, known.changes
 
     def value(self, task: str, name: str) -> Any:
         """The value of `${tasks.<task>.outputs.<name>}` now; None where the task was skipped or made no such value."""
@@ -81,6 +83,9 @@ class Appraiser:
                     found=f"'{step.params[name]}'",
                     do="The task that should make it was skipped",
                 )
+        changed = self.changes.get(step.task.id)
+        if changed and changed["base"] == files.digest_json(step.params):  # else the plan itself says something new
+            params = {**params, **changed["with"]}
         return {**defaults(step.tool.params), **params}
 
     def appraise(self, step: Step) -> Appraisal:
@@ -92,7 +97,7 @@ class Appraiser:
         held = {}
         if checkpoint:
             held = {
-                name: name in checkpoint.freed or files.holds(self.root / step.outputs[name], seal)
+                name: name in checkpoint.freed or _holds(self.root / step.outputs[name], seal)
                 for name, seal in checkpoint.seals.items()
                 if name in step.outputs
             }
@@ -122,11 +127,24 @@ class Appraiser:
         return digests
 
     def _digest(self, path: Path) -> str:
-        now = files.stamp(path)
-        if now is None:
-            return "missing"
-        known = self.store.seen_digest(str(path), now)
-        if known is None:
-            known = files.seal(path).digest
+        """The digest of an input. Raises ToolError where it can't be read."""
+        try:
+            now = files.stamp(path)
+            if now is None:
+                return "missing"
+            known = self.store.seen_digest(str(path), now)
+            if known is None:
+                known = files.seal(path).digest
+        except OSError as error:
+            raise ToolError("an input can't be read", found=f"'{error.filename or path}': {error.strerror}") from error
+        with contextlib.suppress(StoreError):  # a full disk costs reading it once more
             self.store.remember_digest(str(path), now, known)
         return known
+
+
+def _holds(path: Path, seal: files.Seal) -> bool:
+    """Whether an output is what was sealed; one that can't be read isn't."""
+    try:
+        return files.holds(path, seal)
+    except OSError:
+        return False

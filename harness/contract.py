@@ -1,9 +1,10 @@
 """All that a tool may import: parameters, needs, progress, result."""
 
+import contextlib
 import json
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -105,7 +106,7 @@ class Context:
     `protected` maps each path that must not be deleted to the reason (only for a tool that deletes).
     """
 
-    def __init__(self, request: Mapping[str, Any]) -> None:
+    def __init__(self, request: Mapping[str, Any], secrets: Collection[str] = ()) -> None:
         self.task: str = request["task"]
         self.attempt: int = request["attempt"]
         self.root = Path(request["root"])
@@ -115,15 +116,25 @@ class Context:
         self.outputs: dict[str, Path] = {name: Path(path) for name, path in request["outputs"].items()}
         self.protected: dict[str, str] = request.get("protected", {})
         self.stop_requested = False
+        self._secrets = [form for secret in secrets for form in dict.fromkeys((secret, json.dumps(secret)[1:-1]))]
         self._events = (self.folder / "events.jsonl").open("a", encoding="utf-8", buffering=1)
         self._last_progress_s = 0.0
 
     def close(self) -> None:
         """No more will be reported."""
-        self._events.close()
+        with contextlib.suppress(OSError):
+            self._events.close()
 
     def _event(self, kind: str, **data: Any) -> None:
-        self._events.write(json.dumps({"t": time.time(), "type": kind, **data}) + "\n")
+        line = self.hidden(json.dumps({"t": time.time(), "type": kind, **data}))
+        with contextlib.suppress(OSError):  # a full disk costs the report, not the task
+            self._events.write(line + "\n")
+
+    def hidden(self, text: str) -> str:
+        """`text` without the secrets of the plan."""
+        for secret in self._secrets:
+            text = text.replace(secret, "[secret]")
+        return text
 
     def progress(self, done: int, total: int, *, unit: str = "") -> None:
         """Report that `done` of `total` units are done; at most ten reports a second are kept, and always the last."""
@@ -139,7 +150,8 @@ class Context:
 
     def say(self, text: str) -> None:
         """Put one line into the log and the events."""
-        print(text, flush=True)  # noqa: T201 - a worker's stdout is its log
+        with contextlib.suppress(OSError):
+            print(text, flush=True)  # noqa: T201 - a worker's stdout is its log
         self._event("say", text=text)
 
     def catch_stop(self) -> None:

@@ -93,6 +93,7 @@ class BlockedError(HarnessError):
 
 class StoreError(BlockedError):
     code = "store"
+    passing = False  # whether the cause can go away by itself
 
 
 class OwnedError(HarnessError):

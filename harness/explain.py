@@ -29,8 +29,7 @@ MEANING = {
 def why(loaded: LoadedPlan, root: Root, store: Store, task: str) -> list[str]:
     """The task's state in one sentence, then the chain of what it waits for, one line each, ending at the cause."""
     records, checkpoints = store.records(), store.checkpoints()
-    choices = {name: decision.choice for name, decision in store.decisions().items()}
-    appraiser = Appraiser(loaded.steps, root.folder, store, checkpoints=checkpoints, choices=choices)
+    appraiser = Appraiser(loaded.steps, root.folder, store, known=store.known())
     lines = [_sentence(loaded.steps[task], records, checkpoints, appraiser)]
     paths = root.plan(loaded.plan.name)
     seen, current = {task}, task

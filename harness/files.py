@@ -1,5 +1,6 @@
 """Atomic writes, and seals: the size and digest of a file or a folder."""
 
+import errno
 import hashlib
 import json
 import os
@@ -163,16 +164,25 @@ def seal(path: Path) -> Seal:
     A folder may hold a `manifest.jsonl` with one line for each file that its maker has digested already
     ({"path", "size", "mtime_ns", "sha256"}); a file that still has that size and time isn't read again.
 
-    Raises FileNotFoundError when nothing is there.
+    Raises FileNotFoundError when nothing is there, OSError for what can't be sealed: a pipe, a socket, a device.
     """
     status = path.stat()
     if not stat.S_ISDIR(status.st_mode):
+        _check_regular(path, status)
         return Seal("file", status.st_size, 1, digest_file(path), str(stamp(path)))
     files = _walk(path)
+    for name, each in files:
+        _check_regular(path / name, each)
     known = _manifest(path, files)
     lines = [(name, s.st_size, known.get(name) or digest_file(path / name)) for name, s in files if name != MANIFEST]
     times = digest_json([(name, s.st_size, s.st_mtime_ns) for name, s in files])
     return Seal("folder", sum(s.st_size for _, s in files), len(files), digest_json(lines), times)
+
+
+def _check_regular(path: Path, status: os.stat_result) -> None:
+    """Reading a pipe or a device could take for ever. Raises OSError for it."""
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "neither a file nor a folder", str(path))
 
 
 def holds(path: Path, seal_: Seal) -> bool:

@@ -1,22 +1,28 @@
 """From a step to its process: command line, environment and request."""
 
 import os
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from harness import catalog
+from harness import catalog, preflight, references
 from harness.appraisal import Appraisal
-from harness.contract import Params, Tool
-from harness.errors import ToolError
+from harness.contract import Needs, Params, Tool
+from harness.errors import BlockedError, ToolError
 from harness.files import write_json
 from harness.generic import SHELL
+from harness.machine import snapshot
 from harness.paths import AttemptPaths, PlanPaths, Root
-from harness.plan import Plan, Step
+from harness.plan import Plan, Secret, Step
 from harness.process import Launch
 from harness.settings import interpreter
+from harness.worker import SECRET_VARIABLE, revealed
+
+NOTHING = Needs()
 
 
 def checked_params(step: Step, params: Mapping[str, Any]) -> Params:
@@ -28,6 +34,13 @@ def checked_params(step: Step, params: Mapping[str, Any]) -> Params:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         raise ToolError(f"parameter '{name}': {first['msg']}", found=repr(first["input"])) from error
+
+
+def needs(step: Step, appraisal: Appraisal) -> Needs:
+    """What the task asks of the machine, its inputs among the files."""
+    assert step.tool is not None
+    asked = step.tool.needs(checked_params(step, appraisal.params))
+    return asked.model_copy(update={"files": [*asked.files, *step.inputs]}) if step.inputs else asked
 
 
 def link_packages(root: Root, tool: Tool) -> Path:
@@ -42,6 +55,27 @@ def link_packages(root: Root, tool: Tool) -> Path:
     return root.imports
 
 
+def secret(name: str, source: Secret) -> str:
+    """The value of a secret. Raises BlockedError where it isn't to be had."""
+    if source.env is not None:
+        found, place = os.environ.get(source.env), f"the environment variable '{source.env}' is not set"
+    else:
+        path = Path(str(source.file)).expanduser()
+        try:
+            found, place = path.read_text(encoding="utf-8").strip(), f"'{path}' is empty"
+        except (OSError, UnicodeDecodeError) as error:
+            found, place = None, f"'{path}' can't be read: {error}"
+    if not found:
+        raise BlockedError(f"secret '{name}' is missing", found=place, do="Set it, then resume")
+    return found
+
+
+def py_spy() -> str:
+    """The path of py-spy, beside our own Python or elsewhere; "" where it isn't installed."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy") or ""
+
+
 class Launcher:
     """Prepares attempts: writes the request into the attempt's folder and says what the shim is to start."""
 
@@ -53,22 +87,49 @@ class Launcher:
         assert step.tool is not None
         return interpreter(step.task.env or step.tool.env, self.root, self.envs)
 
+    def problems(self, step: Step, asked: Needs) -> list[str]:
+        """What the machine lacks for the step, one sentence each."""
+        try:
+            self.python(step)
+            self.secrets(step)
+        except BlockedError as error:
+            return [str(error)]
+        if asked == NOTHING:
+            return []
+        now = snapshot(disks=asked.disk_bytes, files=asked.files, ports=asked.ports, gpus=asked.gpus > 0)
+        return [str(finding) for finding in preflight.findings(asked, now) if finding.level == "error"]
+
+    def secrets(self, step: Step) -> dict[str, str]:
+        """The secrets that the step's parameters refer to, with their values. Raises BlockedError for a missing one."""
+        found = references.find(step.params) if self.plan.secrets else []
+        return {each.name: secret(each.name, self.plan.secrets[each.name]) for each in found if each.secret}
+
     def prepare(self, step: Step, appraisal: Appraisal, number: int, *, protected: dict[str, str]) -> Launch:
         """Make the attempt's folder and its Launch. Raises OSError when it can't be written."""
         assert step.tool is not None
         attempt = self.paths.attempt(step.task.id, number)
         attempt.folder.mkdir(parents=True, exist_ok=True)
-        env = {**os.environ, "HARNESS_TASK": step.task.id, "PYTHONUNBUFFERED": "1"}
+        hidden = {f"{SECRET_VARIABLE}{name}": value for name, value in self.secrets(step).items()}
+        env = {**os.environ, "HARNESS_TASK": step.task.id, "PYTHONUNBUFFERED": "1", **hidden}
         argv, cwd = (
             self._shell(attempt, appraisal, env)
             if step.tool is SHELL
             else self._worker(step, appraisal, number, env, protected=protected)
         )
-        return Launch(argv=argv, cwd=str(cwd), env=env, grace_s=self.plan.grace_s, timeout_s=step.task.timeout_s)
+        return Launch(
+            argv=argv,
+            cwd=str(cwd),
+            env=env,
+            grace_s=self.plan.grace_s,
+            timeout_s=step.task.timeout_s,
+            stall_s=step.task.stall_s,
+            py_spy=py_spy() if step.task.stall_s else "",
+            secrets=list(hidden),
+        )
 
     def _shell(self, attempt: AttemptPaths, appraisal: Appraisal, env: dict[str, str]) -> tuple[list[str], Path]:
         env["HARNESS_RESULT"] = str(attempt.result)
-        env.update(appraisal.params["env"])
+        env.update({name: revealed(text, env) for name, text in appraisal.params["env"].items()})
         return ["/bin/sh", "-c", appraisal.params["command"]], self.root.folder / appraisal.params["cwd"]
 
     def _worker(

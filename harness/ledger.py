@@ -47,6 +47,15 @@ class PlanRecord:
     digest: str
 
 
+@dataclass
+class Known:
+    """What appraising a task takes: checkpoints, answers to decisions, what retry rules changed; by task id."""
+
+    checkpoints: dict[str, Checkpoint]
+    choices: dict[str, str]
+    changes: dict[str, dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class Request:
     """What a person asks of the run that owns the plan: a verb, and the task that it is about, None for the plan."""
@@ -119,6 +128,11 @@ class Ledger:
         """What retry rules have changed for the next attempts, by task; tasks without a change are left out."""
         rows = self.database.rows("SELECT id, changes FROM task WHERE changes IS NOT NULL AND removed = 0")
         return {name: json.loads(changes) for name, changes in rows}
+
+    def known(self) -> Known:
+        """What appraising a task takes."""
+        choices = {name: decision.choice for name, decision in self.decisions().items()}
+        return Known(self.checkpoints(), choices, self.changes())
 
     def decisions(self) -> dict[str, Choice]:
         """The answers that have been given, by the decision's task id."""

@@ -41,6 +41,7 @@ def file_system(path: Path) -> FileSystem:
         device=existing.stat().st_dev,
         size_bytes=status.f_blocks * status.f_frsize,
         free_bytes=status.f_bavail * status.f_frsize,
+        num_inodes=status.f_files,
         free_inodes=status.f_favail,
         writable=os.access(existing, os.W_OK) and not status.f_flag & os.ST_RDONLY,
     )

@@ -114,7 +114,7 @@ class Queue:
         self._ranks = effective_priority(steps)
         self._places = {name: position for position, name in enumerate(steps)}
         self._heap: list[_Entry] = []
-        self._used: dict[str, Needs] = {}
+        self.used: dict[str, Needs] = {}
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -125,15 +125,15 @@ class Queue:
 
     def occupy(self, name: str, needs: Needs) -> None:
         """The task runs and uses what it needs."""
-        self._used[name] = needs
+        self.used[name] = needs
 
     def release(self, name: str) -> None:
         """The task runs no more."""
-        self._used.pop(name, None)
+        self.used.pop(name, None)
 
     def pick(self) -> tuple[str, Needs] | None:
         """Take out the first task that fits, or None."""
-        if len(self._used) >= self.capacity.jobs:
+        if len(self.used) >= self.capacity.jobs:
             return None
         free = self._free()
         passed_over: list[_Entry] = []
@@ -160,7 +160,7 @@ class Queue:
 
     def _free(self) -> dict[str, int]:
         free = {"cpus": self.capacity.cpus, "gpus": self.capacity.gpus, "ram_bytes": self.capacity.ram_bytes}
-        for needs in self._used.values():
+        for needs in self.used.values():
             asked = self._asked(needs)
             free = {kind: max(0, free[kind] - asked[kind]) for kind in free}
         return free

@@ -1,40 +1,87 @@
-"""What an ended attempt amounts to: completed, failed or interrupted, and the reason in one line."""
+"""What an ended attempt amounts to: completed, failed or interrupted, the cause, and the reason in one line."""
 
+import errno
+import re
 import signal
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.errors import WORKER_INTERRUPTED
+from harness.plan import Cause, Task
 from harness.state import State, Verdict
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+LACKS_ROOM = re.compile(
+    r"No space left on device|Disk quota exceeded|Read-only file system|database or disk is full"
+    r"|PytorchStreamWriter failed writing"
+)
+LACKS_MEMORY = re.compile(
+    r"OutOfMemoryError|CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|\bMemoryError\b"
+    r"|std::bad_alloc|Cannot allocate memory|can't allocate memory|[Oo]ut of memory"
+)
+Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`result` is what the tool returned: values, metrics, note, freed, seals."""
+    """`result` is what the tool returned: values, metrics, note, freed, seals. `cause` is None unless it failed."""
 
     state: State
     reason: str = ""
-    result: dict[str, Any] = field(default_factory=dict)
+    result: Result = field(default_factory=dict)
+    cause: Cause | None = None
 
 
-def judge(verdict: Verdict, result: dict[str, Any] | None, log_tail: list[str], *, timeout_s: float | None) -> Outcome:
+def judge(verdict: Verdict, result: Result | None, log_tail: list[str], task: Task) -> Outcome:
     """Judge an attempt from the shim's verdict, the worker's result (None: it left none) and its last log lines."""
-    if verdict.error:
-        return Outcome(State.FAILED, f"could not be started: {verdict.error}")
     if verdict.stop == "timeout":
-        return Outcome(
-            State.FAILED, f"stopped at its time limit of {timeout_s:g} s" if timeout_s else "stopped at its time limit"
-        )
+        return Outcome(State.FAILED, f"stopped at its time limit{_of(task.timeout_s)}", cause="timeout")
+    if verdict.stop == "stalled":
+        reason = f"stopped: it made no progress{_of(task.stall_s, 'for')}; its log has the stacks"
+        return Outcome(State.FAILED, reason, cause="stalled")
     if verdict.exit_code == 0:
+        if result is None and task.tool != "shell":
+            return Outcome(State.FAILED, "its process ended well, but without a result", cause="fault")
         return Outcome(State.COMPLETED, result=result or {})
     if verdict.stop or verdict.exit_code == WORKER_INTERRUPTED:
         return Outcome(State.INTERRUPTED, "stopped as asked")
-    error = (result or {}).get("error")
-    if error:
-        return Outcome(State.FAILED, sentence(error))
+    reason = _reason(verdict, result, log_tail)
+    return Outcome(State.FAILED, reason, cause=_cause(verdict, result, [reason, *log_tail]))
+
+
+def _of(limit_s: float | None, word: str = "of") -> str:
+    return f" {word} {limit_s:g} s" if limit_s else ""
+
+
+def _reason(verdict: Verdict, result: Result | None, log_tail: list[str]) -> str:
+    if verdict.error:
+        return f"could not be started: {verdict.error}"
+    if error := (result or {}).get("error"):
+        return sentence(error)
     last = next((line.strip() for line in reversed(log_tail) if line.strip()), "")
     cause = signal_cause(verdict) if verdict.signal else f"exit code {verdict.exit_code}"
-    return Outcome(State.FAILED, f"{cause}: {last}" if last else cause)
+    return f"{cause}: {last}" if last else cause
+
+
+def _cause(verdict: Verdict, result: Result | None, lines: list[str]) -> Cause:
+    """Of what kind a failure is. What the system says counts before what the task says."""
+    error = (result or {}).get("error") or {}
+    if verdict.errno in NO_ROOM or error.get("code") == "disk":
+        return "disk"
+    if verdict.oom_kills or error.get("code") == "oom":
+        return "oom"
+    if verdict.error:
+        return "start"
+    if error.get("code") == "task_failed":  # the tool knows what was wrong
+        return "error"
+    said = "\n".join(lines)
+    if LACKS_ROOM.search(said):
+        return "disk"
+    if LACKS_MEMORY.search(said):
+        return "oom"
+    if verdict.signal:
+        return "signal"
+    return "fault" if error else "exit"
 
 
 def sentence(error: dict[str, str]) -> str:
@@ -47,12 +94,15 @@ def sentence(error: dict[str, str]) -> str:
 
 
 def signal_cause(verdict: Verdict) -> str:
-    """The name of the signal that ended an attempt, with the peak memory when it was SIGKILL."""
+    """The name of the signal that ended an attempt; of SIGKILL, whether it was for want of memory."""
     assert verdict.signal is not None
     try:
         name = signal.Signals(verdict.signal).name
     except ValueError:
         name = f"signal {verdict.signal}"
-    if verdict.signal == signal.SIGKILL:
-        return f"killed by {name} (peak memory {verdict.peak_rss_bytes / 2**30:.2f} GiB; out of memory?)"
-    return f"killed by {name}"
+    if verdict.signal != signal.SIGKILL:
+        return f"killed by {name}"
+    peak = f"peak memory {verdict.peak_rss_bytes / 2**30:.2f} GiB"
+    if verdict.oom_kills:
+        return f"killed by the kernel, which had run out of memory ({peak})"
+    return f"killed by {name} ({peak}; the kernel tells of no lack of memory)"

@@ -39,7 +39,7 @@ def owner(lock: Path) -> dict[str, Any] | None:
     return facts
 
 
-def _locked(descriptor: int) -> bool:
+def take(descriptor: int) -> bool:
     """Take the lock, trying for a moment: `held`, asked by a reader, holds it for some microseconds."""
     for _ in range(5):
         try:
@@ -57,7 +57,7 @@ def owning(lock: Path, *, plan: str) -> Iterator[None]:
     lock.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        if not _locked(descriptor):
+        if not take(descriptor):
             facts = owner(lock) or {"pid": "?", "host": "?", "since": time.time()}
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(facts["since"]))
             raise OwnedError(

@@ -13,7 +13,7 @@ from harness.contract import Tool
 from harness.document import Document
 from harness.errors import Mistake, NotFoundError, PlanError
 from harness.plan import LoadedPlan, Plan, Task
-from harness.resolution import Resolver
+from harness.resolution import Resolver, Scope
 from harness.validation import shown
 
 SURROGATES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
@@ -24,7 +24,7 @@ def load(path: Path, tools: Mapping[str, Tool]) -> LoadedPlan:
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no such plan file", found=f"'{path}'") from None
+        raise NotFoundError("there is no such plan file", found=f"'{path}'") from None
     except IsADirectoryError:
         raise NotFoundError("a plan is a file, this is a folder", found=f"'{path}'") from None
     except OSError as error:
@@ -103,8 +103,7 @@ class _File:
         sound = [task for task in self.tasks if task is not None]
         placeholder = sound[:1] or [Task(id="x", content="x")]
         plan = self._validated(Plan, {**rest, "tasks": placeholder if tasks else []}, ())
-        self.vars = plan.vars if plan else {}
-        self.envs = plan.envs if plan else {}
+        self.scope = Scope(plan.vars, plan.secrets, plan.envs) if plan else Scope()
         return None if plan is None else plan.model_copy(update={"tasks": sound})
 
     def _task(self, value: Any, path: document.Path) -> Task | None:
@@ -147,9 +146,7 @@ class _File:
 
     def resolve(self, plan: Plan, tools: Mapping[str, Tool]) -> dict[str, Any]:
         """The steps of a plan whose tasks are sound in themselves; what doesn't fit together becomes mistakes."""
-        return Resolver(self, plan.vars, plan.envs, tools).steps(
-            [(task, place) for place, task in enumerate(plan.tasks)]
-        )
+        return Resolver(self, self.scope, tools).steps([(task, place) for place, task in enumerate(plan.tasks)])
 
     def check_resolution(self, tools: Mapping[str, Tool]) -> None:
         """Look for the other mistakes of a plan that has some already, among the tasks that are sound."""
@@ -159,7 +156,7 @@ class _File:
         ids = {task.id for task, _ in sound}
         raw = self.document.value.get("tasks", []) if isinstance(self.document.value, dict) else []
         broken = {str(each.get("id")) for each in raw if isinstance(each, dict)} - ids
-        Resolver(self, self.vars, self.envs, tools, doubtful=broken | self.mended).steps(sound)
+        Resolver(self, self.scope, tools, doubtful=broken | self.mended).steps(sound)
 
 
 def _or_none(value: dict[str, Any]) -> Task | None:

@@ -15,6 +15,7 @@ class FileSystem:
     device: int
     size_bytes: int
     free_bytes: int
+    num_inodes: int  # 0 where the file system makes them as needed
     free_inodes: int
     writable: bool
 

@@ -1,34 +1,44 @@
 """Starts, adopts, follows and stops the supervised process of an attempt."""
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from harness.ownership import held
+from harness.errors import BlockedError
+from harness.ownership import held, take
 from harness.paths import AttemptPaths
 from harness.state import Verdict
 
 SHIM = Path(__file__).with_name("shim.py")
-START_S = 20.0  # a machine that needs longer to start one small process is not usable
+LOCK = 3  # the descriptor on which the supervisor finds its lock
+UNSEEN_S = 5.0  # a machine that needs longer to start one small process is not usable
+GONE_S = 10.0  # what a killed process may take to be gone
+LONGEST_ARGUMENT = 131_071  # bytes: MAX_ARG_STRLEN of Linux
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+VERDICT = frozenset(field.name for field in fields(Verdict))
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What is to be started: `timeout_s` None means no limit."""
+    """What is to be started. Limits are in seconds, None is none; `secrets` names variables that no log may show."""
 
     argv: Sequence[str]
     cwd: str
     env: Mapping[str, str]
     grace_s: float
     timeout_s: float | None
+    stall_s: float | None = None
+    py_spy: str = ""
+    secrets: Sequence[str] = ()
 
 
 class Attempt:
@@ -36,7 +46,6 @@ class Attempt:
 
     def __init__(self, paths: AttemptPaths, pid: int, pidfd: int) -> None:
         self.paths, self._pid, self._pidfd = paths, pid, pidfd
-        self._offset = 0
 
     def fileno(self) -> int:
         """Readable once the supervisor has ended."""
@@ -59,6 +68,7 @@ class Attempt:
     def _send(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
             signal.pidfd_send_signal(self._pidfd, number)
+            signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)  # a suspended one could not act
 
     def close(self) -> None:
         """Let go of the handle; the attempt goes on."""
@@ -66,83 +76,150 @@ class Attempt:
 
 
 def start(paths: AttemptPaths, launch: Launch) -> Attempt:
-    """Start an attempt under a supervisor of its own session, in an existing folder."""
-    words = [str(paths.folder), launch.cwd, f"{launch.grace_s:g}", f"{launch.timeout_s or 0:g}", *launch.argv]
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(SHIM), *words],
-        env=dict(launch.env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    process.returncode = 0  # Attempt reaps it, not Popen
-    return Attempt(paths, process.pid, os.pidfd_open(process.pid))
+    """Start an attempt under a supervisor of its own session, in an existing folder. Raises OSError when that fails.
+
+    The supervisor is born with its lock: there is no moment in which it lives and could be taken for dead.
+    """
+    longest = max(len(os.fsencode(word)) for word in launch.argv)
+    if longest > LONGEST_ARGUMENT:
+        what = (
+            f"the command is too long: {longest:,} bytes, the system takes {LONGEST_ARGUMENT:,}; put it into a script"
+        )
+        raise OSError(errno.E2BIG, what)
+    limits = [f"{limit or 0:g}" for limit in (launch.grace_s, launch.timeout_s, launch.stall_s)]
+    words = [str(paths.folder), launch.cwd, *limits, launch.py_spy, *launch.argv]
+    env = {**launch.env, "HARNESS_SECRETS": " ".join(launch.secrets)} if launch.secrets else launch.env
+    lock = _locked(paths.lock)
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", str(SHIM), *words],
+            env,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, lock, LOCK),
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
+                (os.POSIX_SPAWN_DUP2, 0, 1),
+                (os.POSIX_SPAWN_DUP2, 0, 2),
+            ],
+            setsid=True,
+        )
+    finally:
+        os.close(lock)
+    return Attempt(paths, pid, os.pidfd_open(pid))
+
+
+def _locked(path: Path) -> int:
+    """A descriptor well above the standard ones that holds the lock of a new attempt.
+
+    Raises OSError when there is no room for the file, or another supervisor has it.
+    """
+    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        lock = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 10)
+    finally:
+        os.close(opened)
+    if not take(lock):
+        os.close(lock)
+        raise OSError(errno.EBUSY, "another supervisor has this attempt", str(path))
+    return lock
 
 
 def adopt(paths: AttemptPaths) -> Attempt | Verdict | None:
-    """A living attempt as a handle, an ended one's verdict, or None for one that was lost."""
-    waited_until = time.monotonic() + START_S
+    """A living attempt as a handle, an ended one's verdict, or None for one that was lost.
+
+    Raises BlockedError when it lives where its process can't be seen: on another host, or in another container.
+    """
+    waited_until = time.monotonic() + UNSEEN_S
     while held(paths.lock):
-        started = _json(paths.started)
-        if started is not None:
-            try:
-                pidfd = os.pidfd_open(started["shim_pid"])
-            except ProcessLookupError:
-                continue
-            if held(paths.lock):  # it still lives, so the handle is on it and not on a later process of that number
-                return Attempt(paths, started["shim_pid"], pidfd)
-            os.close(pidfd)
+        pid = _supervisor(paths)
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                pidfd = os.pidfd_open(pid)
+                if held(paths.lock):  # so the handle is on it, and not on a later process of that number
+                    return Attempt(paths, pid, pidfd)
+                os.close(pidfd)
         elif time.monotonic() > waited_until:
-            break
+            raise BlockedError(
+                f"attempt {paths.folder.name} of '{paths.folder.parent.name}' is alive, but not here",
+                found=f"'{paths.lock}' is locked, by no process of this machine or container",
+                do="Run harness where it was started, or end it there",
+            )
         time.sleep(0.02)
     return _verdict_or_lost(paths)
+
+
+def _supervisor(paths: AttemptPaths) -> int:
+    """The pid of the attempt's living supervisor, told by its command line; 0 where there is none."""
+    folder = os.fsencode(paths.folder)
+    for pid in _processes():
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if folder in words and any(word.endswith(b"/shim.py") for word in words):
+            return pid
+    return 0
+
+
+def _processes() -> list[int]:
+    return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
 
 
 def _verdict_or_lost(paths: AttemptPaths) -> Verdict | None:
     """The verdict; where there is none, end what a killed supervisor left behind before saying so."""
     content = _json(paths.verdict)
-    if content is None:
-        _sweep(paths)
-        return None
-    return Verdict(**content)
+    with contextlib.suppress(TypeError):
+        if content is not None:
+            return Verdict(**{name: value for name, value in content.items() if name in VERDICT})
+    _sweep(paths)
+    return None
+
+
+def why_lost(paths: AttemptPaths) -> str:
+    """What is known of the end of an attempt that left no verdict, in one sentence."""
+    boot_id = (_json(paths.started) or {}).get("boot_id")
+    if boot_id and boot_id != BOOT_ID.read_text(encoding="ascii").strip():
+        return "the machine went down while it ran"
+    return "its supervisor is gone without a verdict: somebody killed it"
 
 
 def _sweep(paths: AttemptPaths) -> None:
-    """End every process that carries the attempt's mark in its environment."""
+    """End every process that carries the attempt's mark in its environment. Raises BlockedError where one stays."""
     mark = b"HARNESS_ATTEMPT=" + os.fsencode(paths.folder)
-    for _ in range(50):
-        left = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit() and _has(each, mark)]
+    ends_at = time.monotonic() + GONE_S
+    while left := [pid for pid in _processes() if pid != os.getpid() and _has(pid, mark)]:
         for pid in left:
-            try:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
-        if not left:
-            return
+        if time.monotonic() > ends_at:
+            raise BlockedError(
+                f"processes of a dead attempt of '{paths.folder.parent.name}' can't be ended",
+                found=f"pids {', '.join(map(str, left))}",
+                do="They may hang in the kernel, on a disk or a GPU: end them, then resume",
+            )
         time.sleep(0.02)
 
 
-def _has(folder: Path, mark: bytes) -> bool:
+def _has(pid: int, mark: bytes) -> bool:
     """Whether a living process carries the mark; a zombie's environment is empty."""
     try:
-        return mark in (folder / "environ").read_bytes().split(b"\0")
+        return mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
 
 
 def _json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None where there is no file, or one that was torn."""
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-    except (FileNotFoundError, json.JSONDecodeError):
+        content = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
         return None
-    return content
+    return content if isinstance(content, dict) else None
 
 
 def read_result(paths: AttemptPaths) -> dict[str, Any] | None:
     """What the tool returned or reported, or None where it left nothing readable."""
-    content = _json(paths.result)
-    return content if isinstance(content, dict) else None
+    return _json(paths.result)
 
 
 def log_tail(paths: AttemptPaths, num_lines: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""References like ${vars.x} and ${tasks.t.outputs.name}, and the conditions of `when`."""
+"""References like ${vars.x}, ${secrets.x} and ${tasks.t.outputs.name}, and the conditions of `when`."""
 
 import ast
 import operator
@@ -15,11 +15,15 @@ Lookup = Callable[[str, str], Any]
 
 @dataclass(frozen=True)
 class Reference:
-    """`${vars.<name>}` when `task` is None, else `${tasks.<task>.outputs.<name>}`; `text` as written."""
+    """`${vars.<name>}` when `task` is None, else `${tasks.<task>.outputs.<name>}`; `text` as written.
+
+    A `secret` one is `${secrets.<name>}`: it stays as it is until the task's own process puts the value in.
+    """
 
     text: str
     task: str | None
     name: str
+    secret: bool = False
 
 
 def parse(inside: str) -> Reference:
@@ -28,6 +32,8 @@ def parse(inside: str) -> Reference:
     text = f"${{{inside}}}"
     if len(parts) == 2 and parts[0] == "vars" and parts[1]:
         return Reference(text, None, parts[1])
+    if len(parts) == 2 and parts[0] == "secrets" and parts[1]:
+        return Reference(text, None, parts[1], secret=True)
     if len(parts) == 4 and parts[0] == "tasks" and parts[2] == "outputs" and parts[1] and parts[3]:
         return Reference(text, parts[1], parts[3])
     raise ValueError(f"'{text}' is no reference: write ${{vars.NAME}}, ${{tasks.TASK.outputs.NAME}} or a shell's $NAME")

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from harness.plan import Step, Task
 from harness.references import Reference
 
 Place = tuple[str | int, ...]
+SHELL = "shell"  # the one tool whose parameters become a command line
 
 
 class Reporter(Protocol):
@@ -22,19 +24,22 @@ class Reporter(Protocol):
     def mistake(self, path: Place, what: str, *, found: str = "", do: str = "") -> None: ...
 
 
+@dataclass(frozen=True)
+class Scope:
+    """What tasks may refer to beside each other: the plan's variables with their values, secrets and environments."""
+
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    secrets: Collection[str] = ()
+    envs: Collection[str] = ()
+
+
 class Resolver:
     """Resolves tasks, each with its place in the file; `doubtful` are ids of tasks that have mistakes of their own."""
 
     def __init__(
-        self,
-        reporter: Reporter,
-        variables: Mapping[str, Any],
-        envs: Mapping[str, str],
-        tools: Mapping[str, Tool],
-        *,
-        doubtful: Collection[str] = (),
+        self, reporter: Reporter, scope: Scope, tools: Mapping[str, Tool], *, doubtful: Collection[str] = ()
     ) -> None:
-        self.reporter, self.variables, self.envs, self.tools, self.doubtful = reporter, variables, envs, tools, doubtful
+        self.reporter, self.scope, self.tools, self.doubtful = reporter, scope, tools, doubtful
         self.tasks: dict[str, Task] = {}
         self.places: dict[str, Place] = {}
         self.resolved: dict[str, Step] = {}
@@ -103,11 +108,7 @@ class Resolver:
     def _replacement(self, reference: Reference, place: Place) -> Any:
         """What a reference stands for, or itself while that is known only at run time."""
         if reference.task is None:
-            if reference.name in self.variables:
-                return self.variables[reference.name]
-            do = nearest(reference.name, self.variables)
-            self.reporter.mistake(place, f"'{reference.text}' refers to no variable of the plan", do=do)
-            return reference
+            return self._of_the_plan(reference, place)
         if reference.task in self.doubtful:
             return reference
         if reference.task not in self.tasks:
@@ -134,12 +135,37 @@ class Resolver:
             )
         return reference
 
+    def _of_the_plan(self, reference: Reference, place: Place) -> Any:
+        """What a variable stands for; a secret stays as it is."""
+        if reference.secret:
+            self._check_secret(reference, place)
+        elif reference.name in self.scope.variables:
+            return self.scope.variables[reference.name]
+        else:
+            do = nearest(reference.name, self.scope.variables)
+            self.reporter.mistake(place, f"'{reference.text}' refers to no variable of the plan", do=do)
+        return reference
+
+    def _check_secret(self, reference: Reference, place: Place) -> None:
+        """A secret has to exist, and may stand only where its value is seen by nobody but the task."""
+        if reference.name not in self.scope.secrets:
+            do = nearest(reference.name, self.scope.secrets)
+            self.reporter.mistake(place, f"'{reference.text}' refers to no secret of the plan", do=do)
+        elif place[2:3] != ("with",):
+            self.reporter.mistake(place, f"'{reference.text}' would be seen here", do="Use it in a parameter only")
+        elif self._tool_name(place) == SHELL and place[3:4] != ("env",):
+            what = f"'{reference.text}' would be seen by everybody who lists processes"
+            self.reporter.mistake(place, what, do="Put it into the command's env, and use $NAME")
+
+    def _tool_name(self, place: Place) -> str | None:
+        return next((task.tool for name, task in self.tasks.items() if self.places[name] == place[:2]), None)
+
     # -- one task ---------------------------------------------------------------------------------------------------
 
     def _step(self, task: Task, needs: tuple[str, ...], place: Place) -> Step:
         tool = self._tool(task, place)
         params = self._substituted(task.with_, (*place, "with"))
-        deferred = frozenset(name for name, value in params.items() if _references(value))
+        deferred = frozenset(name for name, value in params.items() if any(each.task for each in _references(value)))
         outputs: dict[str, str] = {}
         inputs: tuple[str, ...] = ()
         if tool is not None:
@@ -147,6 +173,7 @@ class Resolver:
             if self._fits(tool, params, deferred, place=(*place, "with")):
                 outputs = {name: _path(template.format_map(full)) for name, template in tool.outputs.items()}
                 inputs = tuple(_path(path) for name in tool.inputs for path in _paths(full.get(name)))
+            self._check_rules(task, tool, place)
         elif task.with_ and task.tool is None:
             self.reporter.mistake((*place, "with"), f"task '{task.id}' has parameters but no tool")
         declared = self._substituted(dict(task.outputs), (*place, "outputs"))
@@ -155,9 +182,23 @@ class Resolver:
         task = task.model_copy(update=self._texts(task, place))
         return Step(task, needs, tool, params, outputs, inputs, deferred)
 
+    def _check_rules(self, task: Task, tool: Tool, place: Place) -> None:
+        """The parameters that a rule for retries changes have to be the tool's."""
+        for index, rule in enumerate(task.retries.rules):
+            for key, changes in (("with", rule.with_), ("scale", rule.scale)):
+                for name in changes:
+                    if name not in tool.params.model_fields:
+                        at = (*place, "retries", "rules", index, key, name, "key")
+                        do = nearest(name, tool.params.model_fields)
+                        self.reporter.mistake(at, f"tool '{tool.name}' has no parameter '{name}'", do=do)
+
     def _tool(self, task: Task, place: Place) -> Tool | None:
-        if task.env is not None and task.env not in {"engine", *self.envs, *(tool.env for tool in self.tools.values())}:
-            do = nearest(task.env, self.envs)
+        if task.env is not None and task.env not in {
+            "engine",
+            *self.scope.envs,
+            *(tool.env for tool in self.tools.values()),
+        }:
+            do = nearest(task.env, self.scope.envs)
             self.reporter.mistake((*place, "env"), f"'{task.env}' is no environment of the plan", do=do)
         if task.tool is None:
             return None
@@ -189,6 +230,10 @@ class Resolver:
             if late:
                 what = f"the path of output '{name}' has to be known before anything runs"
                 self.reporter.mistake(at, what, found=f"'{late.text}'", do="Use a variable or the path of an output")
+            elif any(each.secret for each in _references(path)):
+                self.reporter.mistake(
+                    at, f"the path of output '{name}' holds a secret", do="Everybody can see it there"
+                )
             elif set(path.split("/")) <= {".", "..", ""}:
                 what = f"output '{name}' would be the folder that holds everything"
                 self.reporter.mistake(at, what, found=f"'{path}'", do="Give it a path of its own")

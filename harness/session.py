@@ -2,6 +2,7 @@
 
 import contextlib
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from harness import errors
@@ -16,8 +17,18 @@ from harness.stops import Stops
 from harness.store import Store
 
 
-def run(loaded: LoadedPlan, root: Root, *, jobs: int | None = None, only: list[str]) -> int:
-    """Run the plan as far as it goes and return the exit code. Raises OwnedError, StoreError, PlanError."""
+def run(
+    loaded: LoadedPlan,
+    root: Root,
+    *,
+    jobs: int | None = None,
+    only: Sequence[str] = (),
+    load: Callable[[], LoadedPlan] | None = None,
+) -> int:
+    """Run the plan as far as it goes and return the exit code; `load` reads it anew when its file has changed.
+
+    Raises OwnedError, StoreError, PlanError.
+    """
     settings = read_settings(root)
     paths = root.plan(loaded.plan.name)
     with ExitStack() as stack:
@@ -30,8 +41,8 @@ def run(loaded: LoadedPlan, root: Root, *, jobs: int | None = None, only: list[s
             with Live(paths) as live, Stops() as stops:
                 envs = {**settings.envs, **loaded.plan.envs}
                 engine = Engine(loaded, root, store, live=live, stops=stops, envs=envs)
-                engine.run(jobs or settings.jobs, only)
-                states = Counter(engine.states[name] for name in engine.frontier.wanted)
+                engine.run(jobs or settings.jobs, list(only), load or (lambda: loaded))
+                states = Counter(engine.books.states[name] for name in engine.agenda.frontier.wanted)
                 code = exit_code(states, stops)
                 live.say(f"{loaded.plan.name}: {summary(states, engine.executed)}")
         finally:
@@ -49,7 +60,7 @@ def exit_code(states: Counter[State], stops: Stops) -> int:
     """The exit code of a run that ended with tasks in these states."""
     if stops.count:
         return stops.exit_code
-    if states[State.FAILED] or states[State.LOST]:
+    if states[State.FAILED] or states[State.LOST] or states[State.BLOCKED]:
         return errors.EXIT_FAILED
     if states[State.INTERRUPTED]:  # stopped by somebody else than this run
         return errors.EXIT_INTERRUPTED

@@ -78,7 +78,8 @@ class Verdict:
     """What the shim wrote when an attempt's processes were all gone.
 
     Exactly one of `exit_code` and `signal` is set. `stop` says whether the shim was told to end it:
-    "" (nobody), "stop" (asked), "hard" (killed at request) or "timeout".
+    "" (nobody), "stop" (asked), "hard" (killed at request), "timeout" or "stalled" (no progress for too long).
+    `oom_kills` counts the processes that the kernel killed meanwhile, for want of memory, beside or below it.
     """
 
     exit_code: int | None
@@ -88,5 +89,6 @@ class Verdict:
     ended_at: float
     cpu_s: float
     peak_rss_bytes: int
+    oom_kills: int = 0
     error: str = ""  # the command could not even be started, and why
-    oom_kills: int = 0  # processes of the attempt that the kernel killed for want of memory
+    errno: int = 0  # of that

@@ -17,6 +17,7 @@ class Stops:
     def __init__(self) -> None:
         self.count = 0
         self.first: int = 0
+        self.asked = False
 
     def __enter__(self) -> Self:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -36,6 +37,11 @@ class Stops:
     def _received(self, number: int, _frame: FrameType | None) -> None:
         self.count += 1
         self.first = self.first or number
+
+    def ask(self) -> None:
+        """Somebody asked for the stop by `harness stop`: it counts as a signal, and detaches nothing."""
+        self.asked = True
+        self._received(signal.SIGTERM, None)
 
     def fileno(self) -> int:
         """Readable once a signal has come."""

@@ -58,6 +58,10 @@ class Store(Ledger):
         super().__init__(Database(paths.database))
         self.paths = paths
         self.run = ""
+        self.tight = False
+
+    def restore_ballast(self) -> None:
+        """Nothing to do yet."""
 
     def _event(self, kind: str, *, task: str | None = None, attempt: int | None = None, **data: Any) -> None:
         self.connection.execute(

@@ -2,15 +2,20 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+import jsonschema
 
 from harness import planfile
 from harness.generic import TOOLS
 from harness.plan import LoadedPlan
+from tests.source import ROOT
 
 KNOWN = {tool.name: tool for tool in TOOLS}
 
@@ -56,3 +61,48 @@ def harness(root: Path, *arguments: str, code: int = 0, seconds: float = 120, **
     )
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
+
+
+def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def counted(name: str, *, needs: tuple[str, ...] = (), text: str = "") -> dict[str, object]:
+    """A task that counts its executions in `log` and writes its output."""
+    return shell(
+        name, f"echo {name} >> log; echo '{text or name}' > {name}.out", needs=needs, outputs={"o": f"{name}.out"}
+    )
+
+
+def log(root: Path) -> list[str]:
+    path = root / "log"
+    return path.read_text().split() if path.exists() else []
+
+
+def status(root: Path) -> dict[str, dict[str, object]]:
+    document = json.loads(harness(root, "status", "--json"))
+    jsonschema.validate(document, json.loads((ROOT / "docs/schemas/status.json").read_text()))
+    return {task["id"]: task for task in document["data"]["tasks"]}
+
+
+def start(root: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(*arguments),
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+SLOW = "echo s >> log; echo half > s.out; until [ -e go ]; do sleep 0.02; done; echo whole > s.out; echo s_end >> log"
+
+
+def slow_plan(root: Path, **more: object) -> Path:
+    slow = shell("s", SLOW, needs=["a"], outputs={"o": "s.out"})
+    return write_plan(root, [counted("a"), slow, counted("z", needs=("s",))], **more)

@@ -4,8 +4,10 @@ from dataclasses import replace
 import pytest
 
 from harness.outcome import judge
+from harness.plan import Task
 from harness.state import State, Verdict
 
+TASK = Task.model_validate({"id": "t", "content": "t", "tool": "shell", "timeout": 90, "stall_timeout": 7})
 ENDED = Verdict(exit_code=0, signal=None, stop="", started_at=0, ended_at=1, cpu_s=0, peak_rss_bytes=3 * 2**30)
 
 
@@ -34,10 +36,10 @@ def test_an_attempt_is_judged_by_its_verdict_then_by_what_its_tool_said(
     changes: dict[str, object], result: dict[str, object] | None, state: State, says: str
 ) -> None:
     verdict = replace(ENDED, **changes)  # type: ignore[arg-type]
-    outcome = judge(verdict, result, ["working", "boom", ""], timeout_s=90)
+    outcome = judge(verdict, result, ["working", "boom", ""], TASK)
     assert outcome.state == state
     assert says in outcome.reason
 
 
 def test_a_timeout_is_a_failure_even_when_the_tool_ends_well_while_it_is_stopped() -> None:
-    assert judge(replace(ENDED, stop="timeout"), {}, [], timeout_s=5).state == State.FAILED
+    assert judge(replace(ENDED, stop="timeout"), {}, [], TASK).state == State.FAILED

@@ -57,7 +57,7 @@ WRONG = {
         (5, 12, "'needs': input should be a valid list; found 'b'"),
         (7, 14, "a duration is seconds or like 90s"),
         (8, 22, "greater than or equal to 0; found -1"),
-        (8, 26, "unknown key 'backof_s'. Did you mean 'backoff_s'?"),
+        (8, 26, "unknown key 'backof_s'. Did you mean 'backoff'?"),
         (9, 21, "'command': input should be a valid string; found a list"),
         (9, 31, "'cpus': input should be a valid integer"),
         (10, 5, "a task is a mapping with id and content; found 'just text'"),

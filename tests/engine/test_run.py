@@ -6,54 +6,13 @@ import pty
 import re
 import select
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import jsonschema
 import pytest
 
-from tests.engine.plans import command, harness, shell, write_plan
-from tests.source import ROOT
-
-
-def until(condition: Callable[[], object], seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
-
-
-def counted(name: str, *, needs: tuple[str, ...] = (), text: str = "") -> dict[str, object]:
-    """A task that counts its executions in `log` and writes its output."""
-    return shell(
-        name, f"echo {name} >> log; echo '{text or name}' > {name}.out", needs=needs, outputs={"o": f"{name}.out"}
-    )
-
-
-def log(root: Path) -> list[str]:
-    path = root / "log"
-    return path.read_text().split() if path.exists() else []
-
-
-def status(root: Path) -> dict[str, dict[str, object]]:
-    document = json.loads(harness(root, "status", "--json"))
-    jsonschema.validate(document, json.loads((ROOT / "docs/schemas/status.json").read_text()))
-    return {task["id"]: task for task in document["data"]["tasks"]}
-
-
-def start(root: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command(*arguments),
-        cwd=root,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+from tests.engine.plans import command, counted, harness, log, shell, slow_plan, start, status, until, write_plan
 
 
 def test_a_plan_runs_once_and_a_rerun_executes_nothing(tmp_path: Path) -> None:
@@ -135,10 +94,10 @@ def test_a_task_that_ends_well_without_its_output_has_failed(tmp_path: Path) -> 
 
 
 def test_a_task_is_tried_again_as_often_as_the_plan_says(tmp_path: Path) -> None:
-    flaky = shell("a", "echo a >> log; [ $(wc -l < log) -ge 3 ]", retries={"count": 2, "backoff_s": 0.1})
+    flaky = shell("a", "echo a >> log; [ $(wc -l < log) -ge 3 ]", retries={"count": 2, "backoff": 0.1})
     harness(tmp_path, "run", str(write_plan(tmp_path, [flaky])))
     assert log(tmp_path) == ["a"] * 3
-    hopeless = shell("b", "echo b >> log; false", retries={"count": 1, "backoff_s": 0})
+    hopeless = shell("b", "echo b >> log; false", retries={"count": 1, "backoff": 0})
     harness(tmp_path, "run", str(write_plan(tmp_path, [hopeless], name="q")), code=1)
     assert log(tmp_path) == ["a"] * 3 + ["b"] * 2
 
@@ -269,14 +228,6 @@ def test_the_engines_own_state_is_never_deleted(tmp_path: Path, path: str) -> No
     assert (tmp_path / "checkpoints" / "p" / "state.db").exists()
 
 
-SLOW = "echo s >> log; echo half > s.out; until [ -e go ]; do sleep 0.02; done; echo whole > s.out; echo s_end >> log"
-
-
-def slow_plan(root: Path, **more: object) -> Path:
-    slow = shell("s", SLOW, needs=["a"], outputs={"o": "s.out"})
-    return write_plan(root, [counted("a"), slow, counted("z", needs=("s",))], **more)
-
-
 def test_a_killed_engine_loses_nothing_and_runs_nothing_twice(tmp_path: Path) -> None:
     process = start(tmp_path, "run", str(slow_plan(tmp_path)))
     until(lambda: log(tmp_path) == ["a", "s"])
@@ -327,7 +278,7 @@ def test_detaching_leaves_the_task_to_go_on(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=10)
     assert process.returncode == 130
-    assert "Detached; still running: s" in out
+    assert "Detached: s goes on. Look at it: harness attach p" in out
     (tmp_path / "go").touch()
     until(lambda: log(tmp_path) == ["a", "s", "s_end"])
     harness(tmp_path, "resume")

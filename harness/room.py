@@ -1,0 +1,77 @@
+"""Where room has run out, what uses it, what could be freed, and when there is room again."""
+
+import tempfile
+import time
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from harness import protection
+from harness.machine import SHM, file_system
+from harness.plan import Step
+from harness.preflight import FileSystem, size
+from harness.state import Checkpoint, State
+
+AGAIN_S = 600.0  # where no place is short of room now, it is tried again after this time
+LOOK_S = 2.0
+SHOWN = 3
+
+
+def lack(place: FileSystem) -> str:
+    """What a file system has run out of, in a few words; "" where it has room."""
+    if not place.writable:
+        return "can't be written"
+    if place.free_bytes < max(1 << 20, min(64 << 20, place.size_bytes // 50)):
+        return f"has {size(place.free_bytes)} free"
+    return "has no inodes left" if place.free_inodes == 0 and place.num_inodes else ""
+
+
+class Shortage:
+    """The file systems of `folders` (and those for temporary files) when a task ran out of room."""
+
+    def __init__(self, folders: Iterable[str]) -> None:
+        found = (file_system(Path(each)) for each in (*folders, tempfile.gettempdir(), str(SHM)))
+        self.then = {place.device: place for place in reversed(list(found))}
+        self.lacking = {device: place for device, place in self.then.items() if lack(place)}
+        self._until = time.monotonic() + AGAIN_S
+        self._next_at = time.monotonic() + LOOK_S
+
+    def over(self) -> bool:
+        """Whether there is room now where there was none; looks every few seconds."""
+        now = time.monotonic()
+        if now < self._next_at:
+            return False
+        self._next_at = now + LOOK_S
+        if self.lacking:
+            return not any(lack(file_system(Path(place.path))) for place in self.lacking.values())
+        more = (file_system(Path(place.path)).free_bytes - place.free_bytes for place in self.then.values())
+        return now > self._until or any(
+            gained > max(64 << 20, place.size_bytes // 100)
+            for gained, place in zip(more, self.then.values(), strict=True)
+        )
+
+    def __str__(self) -> str:
+        """Where room is lacking."""
+        places = [f"'{place.path}' {lack(place)}" for place in self.lacking.values()]
+        return ", ".join(places) or "it was freed when the task ended"
+
+
+def users(
+    steps: Mapping[str, Step],
+    checkpoints: Mapping[str, Checkpoint],
+    states: Mapping[str, State],
+    devices: Collection[int],
+) -> str:
+    """The biggest outputs on these devices and what of them nothing needs any more, in a sentence."""
+    needed = protection.protected(steps, "", states, checkpoints)
+    found = []
+    for name, checkpoint in checkpoints.items():
+        for output, seal in checkpoint.seals.items():
+            path = steps[name].outputs.get(output) if name in steps else None
+            if path and output not in checkpoint.freed and file_system(Path(path)).device in devices:
+                found.append((seal.size_bytes, path))
+    found.sort(reverse=True)
+    biggest = ", ".join(f"'{path}' {size(count)}" for count, path in found[:SHOWN])
+    free = ", ".join(f"'{path}'" for _, path in found if path not in needed)
+    parts = [f"biggest outputs there: {biggest}"] if biggest else []
+    parts += [f"nothing needs {free} any more: clean-disk frees it"] if free else []
+    return "; ".join([*parts, "harness gc frees old attempts"])
