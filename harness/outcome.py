@@ -58,8 +58,15 @@ def _reason(verdict: Verdict, result: Result | None, log_tail: list[str]) -> str
         return f"could not be started: {verdict.error}"
     if error := (result or {}).get("error"):
         return sentence(error)
+    peak = f"peak memory {verdict.peak_rss_bytes / 2**30:.2f} GiB"
+    if verdict.oom_kills:
+        return f"killed by the kernel, which had run out of memory ({peak})"
     last = next((line.strip() for line in reversed(log_tail) if line.strip()), "")
-    cause = signal_cause(verdict) if verdict.signal else f"exit code {verdict.exit_code}"
+    cause = f"exit code {verdict.exit_code}"
+    if verdict.signal:
+        cause = f"killed by {signal_name(verdict.signal)}"
+    if verdict.signal == signal.SIGKILL:
+        cause += f" ({peak}; the kernel tells of no lack of memory)"
     return f"{cause}: {last}" if last else cause
 
 
@@ -93,16 +100,9 @@ def sentence(error: dict[str, str]) -> str:
     return f"{line}. {error['do']}" if error.get("do") else line
 
 
-def signal_cause(verdict: Verdict) -> str:
-    """The name of the signal that ended an attempt; of SIGKILL, whether it was for want of memory."""
-    assert verdict.signal is not None
+def signal_name(number: int) -> str:
+    """The name of a signal, or its number where it has none."""
     try:
-        name = signal.Signals(verdict.signal).name
+        return signal.Signals(number).name
     except ValueError:
-        name = f"signal {verdict.signal}"
-    if verdict.signal != signal.SIGKILL:
-        return f"killed by {name}"
-    peak = f"peak memory {verdict.peak_rss_bytes / 2**30:.2f} GiB"
-    if verdict.oom_kills:
-        return f"killed by the kernel, which had run out of memory ({peak})"
-    return f"killed by {name} ({peak}; the kernel tells of no lack of memory)"
+        return f"signal {number}"

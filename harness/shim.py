@@ -54,28 +54,30 @@ def write(folder: str, name: str, text: str, *, durably: bool) -> bool:
     return True
 
 
-def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory: in our cgroup, else on the whole machine."""
+def oom_kills() -> tuple[int, int]:
+    """How many processes the kernel has killed for want of memory: in our cgroup, and on the whole machine."""
+    return max(map(counted, [*cgroup_files(), ""])), counted("/proc/vmstat")
+
+
+def cgroup_files() -> list[str]:
+    """Where the kernel counts its kills in our memory cgroup, of version 1 and of version 2."""
     try:
         with open("/proc/self/cgroup") as file:
             groups = [line.rstrip("\n").split(":", 2) for line in file]
     except OSError:
-        groups = []
-    places = ["/proc/vmstat"]
-    for _, kinds, path in groups:
-        if "memory" in kinds.split(","):
-            places = [f"/sys/fs/cgroup/memory{path}/memory.oom_control", *places]
-        elif not kinds:
-            places = [f"/sys/fs/cgroup{path}/memory.events", *places]
-    for place in places:
-        try:
-            with open(place) as file:
-                found = [line.split()[1] for line in file if line.startswith("oom_kill ")]
-        except OSError:
-            continue
-        if found:
-            return int(found[0])
-    return 0
+        return []
+    root = "/sys/fs/cgroup"
+    first = [f"{root}/memory{path}/memory.oom_control" for _, kinds, path in groups if "memory" in kinds.split(",")]
+    return [*first, *(f"{root}{path}/memory.events" for _, kinds, path in groups if not kinds)]
+
+
+def counted(path: str) -> int:
+    """The number behind "oom_kill" in the file, 0 where there is none."""
+    try:
+        with open(path) as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    except OSError:
+        return 0
 
 
 def redact(source: int, target: int, secrets: list[bytes]) -> None:
@@ -307,10 +309,12 @@ def main(folder: str, cwd: str, limits: list[str], argv: list[str]) -> None:
     number = os.WTERMSIG(status) if not error and os.WIFSIGNALED(status) else "null"
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     reason = f"{error.strerror}: '{error.filename}'" if error else ""
+    own, anybodys = (after - before for after, before in zip(oom_kills(), killed, strict=True))
+    own = own or (anybodys if code == 137 or number == signal.SIGKILL else 0)  # it may live in a cgroup of its own
     verdict = (
         f'{{"exit_code": {code}, "signal": {number}, "stop": "{stop}", "started_at": {started_at:.6f}, '
         f'"ended_at": {time.time():.6f}, "cpu_s": {used.ru_utime + used.ru_stime:.3f}, '
-        f'"peak_rss_bytes": {used.ru_maxrss * 1024}, "oom_kills": {oom_kills() - killed}, '
+        f'"peak_rss_bytes": {used.ru_maxrss * 1024}, "oom_kills": {own}, '
         f'"error": {quoted(reason)}, "errno": {error.errno if error else 0}}}\n'
     )
     while not write(folder, "verdict.json", verdict, durably=True):  # a full disk must not lose a verdict
