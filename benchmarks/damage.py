@@ -53,7 +53,7 @@ def fill(ballast: Path, spare_pages: int) -> None:
 
 
 def run_on_full_disks(trial: Trial, fills: int) -> int:
-    """Run the plan to its end on a disk that is filled `fills` times, each time for a while; returns how often it was."""
+    """Run the plan to its end on a disk that is filled `fills` times, for a while each. Returns how often."""
     rng, done = trial.rng, 0
     trial.allowed.failures = None
     ballast = trial.root / "ballast"

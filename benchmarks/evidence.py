@@ -10,8 +10,21 @@ from pathlib import Path
 
 KINDS = ("duplicates", "losses", "leftovers", "commands by hand", "damaged databases", "tracebacks", "retries used up")
 STATES = frozenset(
-    ("pending", "blocked", "waiting_resources", "waiting_decision", "waiting_retry", "waiting_disk")
-    + ("running", "completed", "failed", "interrupted", "lost", "skipped", "cancelled")
+    [
+        "pending",
+        "blocked",
+        "waiting_resources",
+        "waiting_decision",
+        "waiting_retry",
+        "waiting_disk",
+        "running",
+        "completed",
+        "failed",
+        "interrupted",
+        "lost",
+        "skipped",
+        "cancelled",
+    ]
 )
 Found = list[tuple[str, str]]  # kind of fault, what it is
 

@@ -14,7 +14,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,7 +42,7 @@ class Campaign:
         self.began = time.monotonic()
 
     def make_undisturbed(self) -> None:
-        """Run the plan once without a fault: its outputs are what all others must make. Raises SystemExit if it fails."""
+        """Run the plan once without a fault: its outputs are what all others must make. Exits if it fails."""
         trial = self._trial("undisturbed")
         trial.start()
         if not trial.wait() or not trial.ended():

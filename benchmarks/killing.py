@@ -5,13 +5,15 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 from trial import RETRIES, Trial
 from victims import Victim
 
 TARGETS = {"engine": 32, "supervisor": 22, "worker": 20, "grandchild": 12, "attempt": 7, "all": 7}
 SIGNALS = {"KILL": 45, "STOP, KILL": 20, "TERM": 18, "INT": 17}
-MOMENTS = {"any": 40, "commit": 22, "folder": 8, "started": 8, "result": 7, "verdict": 15}
+MOMENTS = {"any": 38, "commit": 20, "folder": 8, "started": 6, "result": 6, "verdict": 14, "birth": 8}
 SEEN_S = 3.0  # how long a moment is waited for
 BELOW = ("supervisor", "worker", "grandchild")
 
@@ -67,7 +69,9 @@ class Killer:
         """One kill at one moment; returns 1, or 0 where the run has ended meanwhile."""
         target, signals = drawn(self.rng, TARGETS), drawn(self.rng, SIGNALS)
         moment = self.await_moment()
-        victims = self._aim(target)
+        if moment == "birth":
+            target = "supervisor"
+        victims = self.born if moment == "birth" else self._aim(target)
         ends_at = time.monotonic() + SEEN_S
         while not victims and self._alive() and time.monotonic() < ends_at:
             time.sleep(0.002)
@@ -87,12 +91,34 @@ class Killer:
         if moment == "any":
             time.sleep(log_uniform(self.rng, 0.0005, 2.0))
             return moment
+        if moment == "birth":
+            self._await_birth()
+            return moment
         look = watched(self.trial, moment)
         before, ends_at = look(), time.monotonic() + SEEN_S
         while look() == before and self._alive() and time.monotonic() < ends_at:
             time.sleep(0.0003)
         time.sleep(log_uniform(self.rng, 0.00002, 0.03))
         return moment
+
+    def _await_birth(self) -> None:
+        """Wait until a supervisor that is starting has forked its task, which is not yet another program."""
+        self.born: list[Victim] = []
+        known = {each.pid for each in self.trial.processes()}
+        ends_at = time.monotonic() + SEEN_S
+        while not self.born and self._alive() and time.monotonic() < ends_at:
+            found = [each for each in self.trial.processes() if each.role == "supervisor" and each.pid not in known]
+            self.born = [each for each in found if not self.losses[each.task] and self.hits[each.task] < RETRIES - 1][
+                :1
+            ]
+        for each in self.born:
+            children = Path(f"/proc/{each.pid}/task/{each.pid}/children")
+            with suppress(OSError):
+                while not children.read_bytes() and time.monotonic() < ends_at:
+                    continue
+            ends_at = time.perf_counter() + log_uniform(self.rng, 0.000001, 0.003)
+            while time.perf_counter() < ends_at:
+                continue
 
     def _aim(self, target: str) -> list[Victim]:
         """The processes of a random target of that kind; none where there is none that may be hit now."""

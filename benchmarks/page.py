@@ -25,8 +25,8 @@ class Results:
 
 TEXT = """# Reliability
 
-This page is written by `benchmarks/faults.py`, which runs a plan again and again, disturbs it at random, and counts what
-it finds afterwards that should not be there.
+This page is written by `benchmarks/faults.py`, which runs a plan again and again, disturbs it at random, and counts
+what it finds afterwards that should not be there.
 
 ## {date}
 
@@ -43,35 +43,35 @@ it finds afterwards that should not be there.
 
 ## What is done
 
-The plan has chains, a fork and joins, of twelve tasks: shell commands, Python functions, and a tool that counts through
-numbered units and keeps its progress after each. Tasks have helpers, and leave processes behind in sessions of their
-own. Two tasks run at a time.
+The plan has chains, a fork and joins, of twelve tasks: shell commands, Python functions, and a tool that counts
+through numbered units and keeps its progress after each. Tasks have helpers, and leave processes behind in sessions
+of their own. Two tasks run at a time.
 
-- **Kills** hit `harness run`, a task's supervisor, the task itself, a process below it, a whole attempt or everything at
-  once, by SIGKILL, SIGSTOP and then SIGKILL, SIGTERM or SIGINT. Half of the moments are drawn from a distribution in which
-  a millisecond is as likely as a second, from the first instruction of a run on; the others come right after a
-  transaction of the database, a new attempt, or the start, the result or the verdict of one. `harness run` follows at
-  once.
+- **Kills** hit `harness run`, a task's supervisor, the task itself, a process below it, a whole attempt or everything
+  at once, by SIGKILL, SIGSTOP and then SIGKILL, SIGTERM or SIGINT. Half of the moments are drawn from a distribution
+  in which a millisecond is as likely as a second, from the first instruction of a run on; the others come right after
+  a transaction of the database, a new attempt, or the start, the result or the verdict of one. `harness run` follows
+  at once.
 - **Torn files**: everything is killed, then JSON files of attempts or the database's write-ahead log lose their last
   bytes, as after a power cut on a disk that lies.
 - **Full disks**: the root lies on a small disk, which is filled to its last page for up to three seconds.
 
 ## What is counted
 
-Every task writes a line when it starts, for each unit and when it ends, in one append each, to a file outside the root,
-and holds a lock while it lives. When the plan is done, that file, the database and the folders are compared.
+Every task writes a line when it starts, for each unit and when it ends, in one append each, to a file outside the
+root, and holds a lock while it lives. When the plan is done, that file, the database and the folders are compared.
 
-- **duplicates**: a completed task that was executed again, an attempt that was executed twice, two living copies of a task,
-  a unit that was done again although it was not the one at which the task was killed, an attempt that was not taken for
-  completed although it ended well, a rerun of the finished plan that executes anything. Where a tear destroyed the only
-  proof of an attempt, that task may run once more.
-- **losses**: a task that is not completed, a unit that was never done, an output that is missing or that differs by a byte
-  from an undisturbed run's.
+- **duplicates**: a completed task that was executed again, an attempt that was executed twice, two living copies of a
+  task, a unit that was done again although it was not the one at which the task was killed, an attempt that was not
+  taken for completed although it ended well, a rerun of the finished plan that executes anything. Where a tear
+  destroyed the only proof of an attempt, that task may run once more.
+- **losses**: a task that is not completed, a unit that was never done, an output that is missing or that differs by a
+  byte from an undisturbed run's.
 - **leftovers**: a process that is still alive when the plan is done, and carries the folder in its environment, its
   current folder or its command line.
-- **commands by hand**: a run that hangs, or ends otherwise than done, interrupted, terminated, or by the signal that it
-  was sent; the next thing that is done is always just `harness run` again. On a full disk a run may give up, if the next
-  one gets on.
+- **commands by hand**: a run that hangs, or ends otherwise than done, interrupted, terminated, or by the signal that
+  it was sent; the next thing that is done is always just `harness run` again. On a full disk a run may give up, if
+  the next one gets on.
 - **damaged databases**: SQLite's own check fails, or the states of tasks and attempts are not what the events say.
 - **tracebacks**: one in anything that harness prints, or in the log of a task.
 - **retries used up**: a task failed more often than it was hit, so that a lost or interrupted attempt was not free.
@@ -82,15 +82,14 @@ and holds a lock while it lives. When the plan is done, that file, the database 
 .venv/bin/python benchmarks/faults.py --kills 1000 --report docs/reliability.md
 ```
 
-`--seed` repeats what is done to whom; when it is done also depends on the machine. A plan in which anything was found keeps
-its folder, and its last actions are printed. The tests make 50 kills (`make e2e`).
+`--seed` repeats what is done to whom; when it is done also depends on the machine. A plan in which anything was found
+keeps its folder, and its last actions are printed. The tests make 50 kills (`make e2e`).
 """
 
 
 def render(results: Results, machine: str) -> str:
     """The page, for a machine described in a few words."""
-    done = [kind for kind in KINDS]
-    counts = "\n".join(f"| {kind} | {results.found[kind]} |" for kind in done)
+    counts = "\n".join(f"| {kind} | {results.found[kind]} |" for kind in KINDS)
     rows = []
     for target in TARGETS:
         numbers = [results.kills[target, each] for each in SIGNALS]

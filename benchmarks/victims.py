@@ -1,5 +1,6 @@
 """The processes of one campaign folder, found through /proc: who is who, and signals that reach only them."""
 
+import itertools
 import json
 import os
 import signal
@@ -78,7 +79,7 @@ def _role(pid: int, engine: int, fields: list[str], environment: list[bytes]) ->
         return "engine", ""
     words = [os.fsdecode(word) for word in _read(pid, "cmdline").split(b"\0")]
     group, session = fields[2], fields[3]
-    for word, after in zip(words, words[1:], strict=False):
+    for word, after in itertools.pairwise(words):
         if word.endswith("/shim.py"):
             same = session == str(pid)  # its child is not yet the worker, nor any longer the supervisor
             return ("supervisor" if same else "worker"), Path(after).parent.name
@@ -110,11 +111,11 @@ def _pids() -> Iterable[int]:
 def _carries(pid: int, folder: Path) -> str:
     """The process in words, if it carries the folder; "" if not, or if it is dead."""
     name = os.fsencode(folder)
-    cwd = ""
+    cwd = Path()
     with suppress(OSError):
-        cwd = os.readlink(PROC / str(pid) / "cwd")
+        cwd = (PROC / str(pid) / "cwd").readlink()
     words = _read(pid, "cmdline")
-    carries = name in words or name in _read(pid, "environ") or Path(cwd).is_relative_to(folder)
+    carries = name in words or name in _read(pid, "environ") or cwd.is_relative_to(folder)
     if not carries or _fields(pid) is None:
         return ""
     return f"pid {pid}: {os.fsdecode(words.replace(bytes(1), b' '))[:200]}"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from counting.spec import CountParams
-
 from harness.contract import Context, Result, ToolError, write_text, writing
 
 HELPED = 7  # every so many units one is done by a process of its own

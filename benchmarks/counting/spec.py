@@ -10,7 +10,7 @@ class CountParams(Params):
     witness: str = Field(description="the folder of the effects file and of the locks")
     units: int = Field(30, ge=1)
     unit_s: float = Field(0.01, ge=0, description="seconds of sleep in each unit")
-    inputs: list[str] = []
+    inputs: list[str] = Field(default_factory=list)
 
 
 COUNT = Tool(
