@@ -293,11 +293,13 @@ class Engine:
         """Take up what an earlier run left running: its verdict, the living attempt, or the fact that it is lost."""
         for request in self.store.requests():
             self.store.answer(request.seq, "the run that was asked has ended")
-        for name, state in list(self.books.states.items()):
-            if state != State.RUNNING:
-                continue
-            found = process.adopt(self.paths.attempt(name, self.books.attempts[name]))
-            step = self.agenda.steps.get(name)
+        running = [name for name, state in self.books.states.items() if state == State.RUNNING]
+        places = {name: self.paths.attempt(name, self.books.attempts[name]) for name in running}
+        known = {place.folder for place in places.values()}
+        for folder in process.end_strays(self.paths.folder, known, grace_s=self.plan.grace_s):
+            self.live.say(f"An attempt that no record tells of was running, and has been stopped: '{folder}'")
+        for name, place in places.items():
+            found, step = process.adopt(place), self.agenda.steps.get(name)
             if isinstance(found, process.Attempt):
                 self._follow(name, Running(found, step), launching.NOTHING)
                 number = self.books.attempts[name]

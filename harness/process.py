@@ -5,10 +5,11 @@ import errno
 import fcntl
 import json
 import os
+import select
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from harness.paths import AttemptPaths
 from harness.state import Verdict
 
 SHIM = Path(__file__).with_name("shim.py")
+SHIM_AT = 3  # where the supervisor's command line names its script; its folder follows
 LOCK = 3  # the descriptor on which the supervisor finds its lock
 UNSEEN_S = 5.0  # a machine that needs longer to start one small process is not usable
 GONE_S = 10.0  # what a killed process may take to be gone
@@ -150,15 +152,30 @@ def adopt(paths: AttemptPaths) -> Attempt | Verdict | None:
 
 def _supervisor(paths: AttemptPaths) -> int:
     """The pid of the attempt's living supervisor, told by its command line; 0 where there is none."""
-    folder = os.fsencode(paths.folder)
+    return next((pid for pid, folder in _supervisors() if folder == paths.folder), 0)
+
+
+def _supervisors() -> Iterator[tuple[int, Path]]:
+    """Every living supervisor that can be seen here, with the folder of its attempt."""
     for pid in _processes():
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if folder in words and any(word.endswith(b"/shim.py") for word in words):
-            return pid
-    return 0
+        if len(words) > SHIM_AT + 1 and words[SHIM_AT].endswith(b"/shim.py"):
+            yield pid, Path(os.fsdecode(words[SHIM_AT + 1]))
+
+
+def end_strays(below: Path, known: Collection[Path], *, grace_s: float) -> list[Path]:
+    """End the attempts below a folder that no record tells of (a lost database did); returns their folders."""
+    strays = [folder for _, folder in _supervisors() if below in folder.parents and folder not in known]
+    for folder in strays:
+        found = adopt(AttemptPaths(folder))
+        if isinstance(found, Attempt):
+            found.stop()
+            select.select([found], [], [], grace_s + GONE_S)
+            found.close()
+    return strays
 
 
 def _processes() -> list[int]:

@@ -16,11 +16,16 @@ LOOK_S = 2.0
 SHOWN = 3
 
 
+def little(place: FileSystem) -> int:
+    """How many bytes are next to nothing on a file system of its size."""
+    return max(1 << 20, min(64 << 20, place.size_bytes // 50))
+
+
 def lack(place: FileSystem) -> str:
     """What a file system has run out of, in a few words; "" where it has room."""
     if not place.writable:
         return "can't be written"
-    if place.free_bytes < max(1 << 20, min(64 << 20, place.size_bytes // 50)):
+    if place.free_bytes < little(place):
         return f"has {size(place.free_bytes)} free"
     return "has no inodes left" if place.free_inodes == 0 and place.num_inodes else ""
 
@@ -45,14 +50,13 @@ class Shortage:
             return not any(lack(file_system(Path(place.path))) for place in self.lacking.values())
         more = (file_system(Path(place.path)).free_bytes - place.free_bytes for place in self.then.values())
         return now > self._until or any(
-            gained > max(64 << 20, place.size_bytes // 100)
-            for gained, place in zip(more, self.then.values(), strict=True)
+            gained > little(place) for gained, place in zip(more, self.then.values(), strict=True)
         )
 
     def __str__(self) -> str:
         """Where room is lacking."""
         places = [f"'{place.path}' {lack(place)}" for place in self.lacking.values()]
-        return ", ".join(places) or "it was freed when the task ended"
+        return ", ".join(places) or "there is room now, after the task has tidied up"
 
 
 def users(

@@ -311,6 +311,21 @@ def test_a_killed_supervisor_costs_no_retry_and_the_task_runs_again(tmp_path: Pa
     assert log(tmp_path) == ["a", "s", "s", "s_end", "z"]
 
 
+def test_an_attempt_that_a_lost_database_knew_of_does_not_run_beside_the_next(tmp_path: Path) -> None:
+    process = start(tmp_path, "run", str(slow_plan(tmp_path)))
+    until(lambda: log(tmp_path) == ["a", "s"])
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    for file in (tmp_path / "checkpoints/p").glob("state.db*"):
+        file.unlink()
+    again = start(tmp_path, "run", str(tmp_path / "plans/p.yaml"))
+    until(lambda: log(tmp_path) == ["a", "s", "a", "s"])
+    (tmp_path / "go").touch()
+    out, _ = again.communicate(timeout=30)
+    assert "An attempt that no record tells of was running, and has been stopped" in out
+    assert log(tmp_path) == ["a", "s", "a", "s", "s_end", "z"]
+
+
 def test_a_task_removed_from_the_plan_is_shown_no_more(tmp_path: Path) -> None:
     harness(tmp_path, "run", str(write_plan(tmp_path, [counted("a"), counted("b")])))
     harness(tmp_path, "run", str(write_plan(tmp_path, [counted("b")])))
@@ -384,3 +399,39 @@ def test_a_single_tool_runs_outside_a_plan(tmp_path: Path) -> None:
     assert log(tmp_path) == ["hello", "hello"]
     assert "unknown key 'comand'" in harness(tmp_path, "tool", "shell", "--comand", "x", code=3)
     assert "is no tool" in harness(tmp_path, "tool", "shel", code=7)
+
+
+@pytest.mark.parametrize("make", ["mkfifo out", "mkdir out; mkfifo out/pipe"])
+def test_an_output_that_can_not_be_sealed_fails_its_task_at_once(tmp_path: Path, make: str) -> None:
+    plan = write_plan(tmp_path, [shell("a", make, outputs={"o": "out"}), counted("b")])
+    out = harness(tmp_path, "run", str(plan), code=1, seconds=30)
+    assert "a declared output can't be sealed" in out
+    assert "neither a file nor a folder" in out
+    assert log(tmp_path) == ["b"]
+
+
+def test_an_input_that_is_a_pipe_fails_its_task_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    task = shell("a")
+    task["with"]["inputs"] = ["pipe"]
+    out = harness(tmp_path, "run", str(write_plan(tmp_path, [task])), code=1, seconds=30)
+    assert "an input can't be read; found" in out
+
+
+def test_a_second_stop_does_not_wait_for_big_outputs_to_be_sealed(tmp_path: Path) -> None:
+    big = shell("big", "truncate -s 60G big; echo big >> log", outputs={"o": "big"})
+    process = start(tmp_path, "run", str(write_plan(tmp_path, [big])))
+    until(lambda: log(tmp_path) == ["big"])
+    time.sleep(0.7)
+    os.kill(process.pid, signal.SIGINT)
+    time.sleep(0.7)
+    assert process.poll() is None, "the first waits for it"
+    os.kill(process.pid, signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == 130
+
+
+def test_a_command_that_is_too_long_for_the_system_says_so(tmp_path: Path) -> None:
+    out = harness(tmp_path, "run", str(write_plan(tmp_path, [shell("a", f": {'x' * 140_000}")])), code=1)
+    assert "the command is too long: 140,0" in out
+    assert "put it into a script" in out
