@@ -1,46 +1,65 @@
-"""The state database as a file: opening, the way to the newest schema, transactions, and errors in plain words."""
+"""The state database as a file: opening, the way to the newest schema, and transactions that outlive a full disk."""
 
+import contextlib
+import os
 import sqlite3
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
+from harness import faults
+from harness.ballast import Ballast
 from harness.errors import StoreError
+from harness.mounts import mount_of
+from harness.paths import PlanPaths
 
 SCHEMA_VERSION = 2
 LOCKED_S = 30.0  # how long another process may hold the database before we give up
-UNSAFE_FOR_WAL = ("nfs", "cifs", "smb", "9p", "fuse", "lustre", "gpfs", "ceph", "afs")
 Answer = TypeVar("Answer")
 
 
 class Database:
     """An open state database; made, or brought to the newest schema, where needed.
 
-    Raises StoreError when it can't be opened, read or written.
+    Where the disk is full, the ballast is given up and the same is tried once more. Raises StoreError when it can't be
+    opened, read or written all the same; its `passing` says whether trying again later makes sense.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self.connection = sqlite3.connect(path, isolation_level=None, timeout=LOCKED_S)
-        except (sqlite3.Error, OSError) as error:
-            raise self._failure(error) from error
-        try:
-            self._prepare()
-        except (sqlite3.Error, OSError) as error:
-            self.connection.close()
-            raise self._failure(error) from error
-        except StoreError:
-            self.connection.close()
-            raise
+    def __init__(self, paths: PlanPaths) -> None:
+        self.paths, self.path = paths, paths.database
+        self.ballast = Ballast(paths.ballast)
+        self.connection = self._with_room(self._open)
+        self.ballast.make()
 
-    def _prepare(self) -> None:
-        safe = not filesystem_type(self.path.parent).startswith(UNSAFE_FOR_WAL)
-        self._journal("wal" if safe else "delete")
-        self.connection.execute("PRAGMA synchronous = FULL")
-        version = self._value("PRAGMA user_version")
+    # -- opening ----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._look_before()
+        connection = sqlite3.connect(self.path, isolation_level=None, timeout=LOCKED_S)
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _look_before(self) -> None:
+        """Refuse what SQLite would take for a new database, or open for reading only."""
+        if misplaced := faults.misplacement(self.path):
+            raise faults.store_error(misplaced, self.path)
+        if not self.path.exists():
+            return
+        if not all(os.access(each, os.W_OK, effective_ids=True) for each in (self.path, self.path.parent)):
+            read_only = mount_of(self.path.parent).read_only
+            raise faults.store_error(faults.READ_ONLY if read_only else faults.FORBIDDEN, self.path)
+        if not self.path.stat().st_size and self.paths.tasks.is_dir():
+            raise faults.store_error(faults.EMPTY, self.path)
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        _set_journal(connection, "delete" if mount_of(self.path.parent).shared else "wal")
+        connection.execute("PRAGMA synchronous = FULL")
+        version = _value(connection, "PRAGMA user_version")
         if version > SCHEMA_VERSION:
             raise StoreError(
                 "the state database was written by a newer harness",
@@ -51,81 +70,68 @@ class Database:
         if version < SCHEMA_VERSION:
             from harness.schema import migrate  # noqa: PLC0415 - sqlite_utils costs 0.1 s, and is rarely needed
 
-            self.transact(lambda: migrate(self.connection, SCHEMA_VERSION))
-
-    def _journal(self, mode: str) -> None:
-        """Set the journal's mode. SQLite doesn't wait for the lock that it needs for that, so we do."""
-        until = time.monotonic() + LOCKED_S
-        while self._value("PRAGMA journal_mode") != mode:
-            try:
-                self.connection.execute(f"PRAGMA journal_mode = {mode}")
-                return  # where the file system can't do it, SQLite keeps another mode
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
-                    raise
-                time.sleep(0.01)
-
-    def _value(self, query: str) -> Any:
-        return self.connection.execute(query).fetchone()[0]
-
-    def _failure(self, error: Exception) -> StoreError:
-        do = {
-            "database or disk is full": "Free some room, then resume: nothing that was recorded is lost",
-            "file is not a database": "Move it away to start anew, or restore a copy",
-            "database disk image is malformed": "Move it away to start anew, or restore a copy",
-        }
-        return StoreError(
-            "the state database can't be used",
-            where=str(self.path),
-            found=str(error),
-            do=do.get(str(error), "Check the folder's permissions and free room"),
-        )
+            _transaction(connection, lambda: migrate(connection, SCHEMA_VERSION))
 
     def close(self) -> None:
         self.connection.close()
+
+    # -- reading and writing ----------------------------------------------------------------------------------------
 
     def transact(self, work: Callable[[], Answer]) -> Answer:
         """Do `work` on the connection as one transaction, and return what it returns.
 
         It is all there afterwards or, where an error is raised, nothing of it is; `work` may be called more than once.
         """
-        try:
-            self.connection.execute("BEGIN IMMEDIATE")
-            try:
-                answer = work()
-                self.connection.execute("COMMIT")
-            except BaseException:
-                if self.connection.in_transaction:
-                    self.connection.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-        return answer
+        return self._with_room(lambda: _transaction(self.connection, work))
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """All rows that the query finds."""
-        try:
+        if self.connection.in_transaction:  # an error is for who began it
             return self.connection.execute(query, values).fetchall()
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
+        return self._with_room(lambda: self.connection.execute(query, values).fetchall())
 
     def data_version(self) -> int:
         """A number that changes when another connection has committed something."""
         return int(self.rows("PRAGMA data_version")[0][0])
 
+    def _with_room(self, work: Callable[[], Answer]) -> Answer:
+        """Do `work`; where there is no room for it, give the ballast up and do it once more."""
+        try:
+            return work()
+        except (sqlite3.Error, OSError) as error:
+            cause = faults.cause_of(error, self.path)
+            if not cause.no_room or not self.ballast.give_up():
+                raise faults.store_error(cause, self.path, error) from error
+        try:
+            return work()
+        except (sqlite3.Error, OSError) as error:
+            raise faults.store_error(faults.cause_of(error, self.path), self.path, error) from error
 
-def filesystem_type(folder: Path) -> str:
-    """The type of the file system that holds `folder`, such as "ext4"; "" where it can't be told."""
-    found, longest = "", -1
-    place = str(folder.resolve())
+
+def _transaction(connection: sqlite3.Connection, work: Callable[[], Answer]) -> Answer:
+    connection.execute("BEGIN IMMEDIATE")
     try:
-        mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    for line in mounts.splitlines():
-        _, mount, kind, *_ = line.split(" ")
-        mount = mount.replace("\\040", " ")
-        inside = place == mount or place.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= longest:
-            found, longest = kind, len(mount)
-    return found
+        answer = work()
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):  # a full disk has rolled it back already
+            connection.execute("ROLLBACK")
+        raise
+    return answer
+
+
+def _value(connection: sqlite3.Connection, query: str) -> Any:
+    return connection.execute(query).fetchone()[0]
+
+
+def _set_journal(connection: sqlite3.Connection, mode: str) -> None:
+    """Set the journal's mode. SQLite doesn't wait for the lock that it needs for that, so we do."""
+    until = time.monotonic() + LOCKED_S
+    while _value(connection, "PRAGMA journal_mode") != mode:
+        try:
+            connection.execute(f"PRAGMA journal_mode = {mode}")
+            return  # where the file system can't do it, SQLite keeps another mode
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(0.01)

@@ -92,8 +92,10 @@ class BlockedError(HarnessError):
 
 
 class StoreError(BlockedError):
+    """`passing` says that the cause can go away, so that it is worth trying again: a full or read-only disk, a lock."""
+
     code = "store"
-    passing = False  # whether the cause can go away by itself
+    passing = False
 
 
 class OwnedError(HarnessError):

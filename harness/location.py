@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from harness.errors import NotFoundError, UsageError
+from harness.errors import BlockedError, NotFoundError, UsageError
 from harness.paths import PlanPaths, Root
 
 
@@ -24,10 +24,18 @@ def find_root(start: Path, given: Path | None) -> Root:
 
 
 def known_plans(root: Root) -> list[str]:
-    """Names of the plans that have state below the root."""
-    if not root.checkpoints.is_dir():
-        return []
-    return sorted(folder.name for folder in root.checkpoints.iterdir() if PlanPaths(folder).database.exists())
+    """Names of the plans that have state below the root, if only a link that leads nowhere. Raises BlockedError."""
+    try:
+        if not root.checkpoints.is_dir():
+            return []
+        return sorted(each.name for each in root.checkpoints.iterdir() if os.path.lexists(PlanPaths(each).database))
+    except OSError as error:
+        raise BlockedError(
+            "the folder of all plans' states can't be read",
+            where=str(root.checkpoints),
+            found=error.strerror or str(error),
+            do="Look at its permissions",
+        ) from error
 
 
 def known_plan(root: Root, name: str | None) -> PlanPaths:

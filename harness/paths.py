@@ -54,12 +54,22 @@ class PlanPaths:
         return self.folder / "state.db"
 
     @property
+    def ballast(self) -> Path:
+        """Room that the database gets when the disk is full."""
+        return self.folder / "ballast"
+
+    @property
     def lock(self) -> Path:
         """Held with flock by the run that owns the plan; says pid, host and since when."""
         return self.folder / "run.lock"
 
+    @property
+    def tasks(self) -> Path:
+        """Holds a folder for each task that was executed."""
+        return self.folder / "tasks"
+
     def task(self, task: str) -> Path:
-        return self.folder / "tasks" / task
+        return self.tasks / task
 
     def attempt(self, task: str, number: int) -> AttemptPaths:
         return AttemptPaths(self.task(task) / str(number))

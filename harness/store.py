@@ -55,13 +55,18 @@ class Store(Ledger):
     """
 
     def __init__(self, paths: PlanPaths) -> None:
-        super().__init__(Database(paths.database))
+        super().__init__(Database(paths))
         self.paths = paths
         self.run = ""
-        self.tight = False
+
+    @property
+    def tight(self) -> bool:
+        """Whether the disk was so full that the ballast was given up, or could not be made."""
+        return self.database.ballast.tight
 
     def restore_ballast(self) -> None:
-        """Nothing to do yet."""
+        """Make the ballast again where there is room for it now; costs next to nothing while it is there."""
+        self.database.ballast.make()
 
     def _event(self, kind: str, *, task: str | None = None, attempt: int | None = None, **data: Any) -> None:
         self.connection.execute(
