@@ -5,6 +5,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from harness import faults
@@ -14,6 +15,8 @@ from harness.mounts import mount_of
 from harness.paths import PlanPaths
 
 SCHEMA_VERSION = 2
+WRITE_AHEAD = b"\x02\x02"  # https://www.sqlite.org/fileformat2.html, offsets 18 and 19 of the header
+READING_S = 10.0
 LOCKED_S = 30.0  # how long another process may hold the database before we give up
 Answer = TypeVar("Answer")
 
@@ -25,11 +28,12 @@ class Database:
     opened, read or written all the same; its `passing` says whether trying again later makes sense.
     """
 
-    def __init__(self, paths: PlanPaths) -> None:
-        self.paths, self.path = paths, paths.database
+    def __init__(self, paths: PlanPaths, *, read_only: bool = False) -> None:
+        self.paths, self.path, self.read_only = paths, paths.database, read_only
         self.ballast = Ballast(paths.ballast)
-        self.connection = self._with_room(self._open)
-        self.ballast.make()
+        self.connection = self._with_room(self._look if read_only else self._open)
+        if not read_only:
+            self.ballast.make()
 
     # -- opening ----------------------------------------------------------------------------------------------------
 
@@ -39,6 +43,19 @@ class Database:
         connection = sqlite3.connect(self.path, isolation_level=None, timeout=LOCKED_S)
         try:
             self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _look(self) -> sqlite3.Connection:
+        """Open for reading only: nothing is made, migrated or given up."""
+        if misplaced := faults.misplacement(self.path):
+            raise faults.store_error(misplaced, self.path)
+        connection = reading(self.path)
+        try:
+            connection.execute("BEGIN")  # all that is read is of one moment
+            connection.execute("PRAGMA user_version")
         except BaseException:
             connection.close()
             raise
@@ -100,12 +117,28 @@ class Database:
             return work()
         except (sqlite3.Error, OSError) as error:
             cause = faults.cause_of(error, self.path)
-            if not cause.no_room or not self.ballast.give_up():
+            if self.read_only or not cause.no_room or not self.ballast.give_up():
                 raise faults.store_error(cause, self.path, error) from error
         try:
             return work()
         except (sqlite3.Error, OSError) as error:
             raise faults.store_error(faults.cause_of(error, self.path), self.path, error) from error
+
+
+def reading(database: Path) -> sqlite3.Connection:
+    """Open the database for reading only, without leaving files beside it. Raises OSError or sqlite3.Error.
+
+    The file itself is looked into only where it has no log: to close a file gives up every POSIX lock that this process
+    has on it. If the run looked into its own database, another process could take itself for the last user, and remove
+    the log that the run goes on writing to (https://www.sqlite.org/howtocorrupt.html, 2.2).
+    """
+    uri = f"{database.absolute().as_uri()}?mode=ro"
+    if not database.with_name(f"{database.name}-wal").exists():
+        with database.open("rb") as file:
+            logged = file.read(20)[18:] == WRITE_AHEAD
+        if logged:
+            uri += "&immutable=1"  # nobody has it open, and whoever opens it now writes to its log first
+    return sqlite3.connect(uri, uri=True, timeout=READING_S, isolation_level=None)
 
 
 def _transaction(connection: sqlite3.Connection, work: Callable[[], Answer]) -> Answer:

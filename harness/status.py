@@ -5,9 +5,9 @@ import sqlite3
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from harness.database import reading
 from harness.errors import StoreError
 from harness.ownership import held, owner
 from harness.paths import PlanPaths
@@ -17,7 +17,6 @@ from harness.state import SETTLED, State, shown_as
 STARTABLE = frozenset({State.PENDING, State.INTERRUPTED, State.LOST, State.BLOCKED})
 HOPELESS = frozenset({State.FAILED, State.BLOCKED, State.CANCELLED})  # no run goes on with it as things are
 BLOCKING = frozenset({State.FAILED, State.WAITING_DECISION, State.WAITING_RESOURCES, State.WAITING_DISK})
-WRITE_AHEAD = b"\x02\x02"  # https://www.sqlite.org/fileformat2.html, offsets 18 and 19 of the header
 RUN = "SELECT id, pid, host, started_at, ended_at, exit_code FROM run ORDER BY id DESC LIMIT 1"
 EVENT = "SELECT seq, ts FROM event ORDER BY seq DESC LIMIT 1"
 TASKS = """
@@ -121,7 +120,7 @@ def snapshot(paths: PlanPaths) -> Snapshot:
     now = time.time()
     owned = owner(paths.lock) is not None  # before the database: a run that begins meanwhile isn't taken for dead
     try:
-        with closing(_connect(paths.database)) as db:
+        with closing(reading(paths.database)) as db:
             db.execute("BEGIN")  # all that follows is of one moment
             if db.execute("PRAGMA user_version").fetchone()[0] == 0:  # the first run is about to make its tables
                 return Snapshot(paths.folder.name, alive=owned, now=now)
@@ -137,16 +136,6 @@ def snapshot(paths: PlanPaths) -> Snapshot:
         plan=plan[0], path=plan[1], alive=owned, cursor=event[0], changed_at=event[1], now=now, rows=rows,
         run=run[0], pid=run[1], host=run[2], started_at=run[3], ended_at=run[4], exit_code=run[5],
     )  # fmt: skip
-
-
-def _connect(database: Path) -> sqlite3.Connection:
-    """Open the database for reading only, without leaving files beside it."""
-    uri = f"{database.absolute().as_uri()}?mode=ro"
-    with database.open("rb") as file:
-        logged = file.read(20)[18:] == WRITE_AHEAD
-    if logged and not database.with_name(f"{database.name}-wal").exists():
-        uri += "&immutable=1"  # nobody has it open, and whoever opens it now writes to its log first
-    return sqlite3.connect(uri, uri=True, timeout=10, isolation_level=None)
 
 
 def _row(paths: PlanPaths, task: tuple[Any, ...], *, now: float, owned: bool) -> Row:

@@ -4,12 +4,14 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from harness import status
 from harness.ballast import BALLAST_BYTES
 from harness.errors import EXIT_BLOCKED, BlockedError, StoreError
 from harness.location import known_plans
@@ -311,3 +313,19 @@ def test_the_journal_suits_the_file_system(
     with Store(paths) as store:
         assert store.database.rows("PRAGMA journal_mode") == [(mode,)]
         assert store.start_attempt("a", fingerprint="f", parts={}) == 1
+
+
+def test_a_run_that_looks_at_its_own_status_keeps_its_log(tmp_path: Path, paths: PlanPaths) -> None:
+    another = f"""
+from pathlib import Path
+from harness.paths import PlanPaths
+from harness.store import Store
+with Store(PlanPaths(Path({str(paths.folder)!r}))) as store:
+    store.ask("cancel", "a", by="me")
+"""
+    with opened(tmp_path, paths) as store:
+        status.snapshot(paths)
+        subprocess.run([sys.executable, "-c", another], check=True)
+        store.start_attempt("a", fingerprint="f", parts={})
+        with closing(sqlite3.connect(paths.database)) as other:
+            assert other.execute("SELECT number FROM attempt").fetchall() == [(1,)]
