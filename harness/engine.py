@@ -27,6 +27,7 @@ from harness.watching import Watch
 
 TICK_S = 0.25
 RESOURCES_AGAIN_S = 5.0
+LEAVE_S = 5.0
 LOST_AT_MOST = 3  # in one run: something keeps killing the task's supervisor
 TAIL_LINES = 40
 REMOVED = "it was removed from the plan"
@@ -101,7 +102,9 @@ class Engine:
         return self.stops.count > 1
 
     def _finished(self) -> bool:
-        if self.running or (len(self.sealer) and not self._leaves()):
+        if self._leaves():
+            return not self.running or time.monotonic() > self.leaves_at
+        if self.running or len(self.sealer):
             return False
         if self.stops.count:
             return True
@@ -139,6 +142,7 @@ class Engine:
     def _stop(self) -> None:
         """Act on a stop signal: detach or stop gracefully on the first, kill on the second."""
         first = self.stops.count == 1
+        self.leaves_at = time.monotonic() + LEAVE_S  # a supervisor that waits for room to write its verdict may stay
         detached = [name for name, each in self.running.items() if first and self._detaches(each)]
         for name in detached:
             each = self.running.pop(name)
@@ -392,6 +396,5 @@ class Engine:
         """The task waits for room; its reason says where, what uses it and what could be freed."""
         folders = [*step.outputs.values(), str(self.root.folder), str(self.paths.folder)]
         shortage = self.shortages[name] = Shortage(folders)
-        devices = shortage.lacking or shortage.then
-        using = users(self.agenda.steps, self.books.checkpoints, self.books.states, devices)
+        using = users(self.agenda.steps, self.books, shortage.lacking or shortage.then)
         return replace(outcome, reason=f"{outcome.reason}; {shortage}; {using}")

@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from harness import protection
 from harness.machine import SHM, file_system
@@ -59,16 +60,18 @@ class Shortage:
         return ", ".join(places) or "there is room now, after the task has tidied up"
 
 
-def users(
-    steps: Mapping[str, Step],
-    checkpoints: Mapping[str, Checkpoint],
-    states: Mapping[str, State],
-    devices: Collection[int],
-) -> str:
+class Known(Protocol):
+    """What is known of tasks, by id."""
+
+    checkpoints: dict[str, Checkpoint]
+    states: dict[str, State]
+
+
+def users(steps: Mapping[str, Step], known: Known, devices: Collection[int]) -> str:
     """The biggest outputs on these devices and what of them nothing needs any more, in a sentence."""
-    needed = protection.protected(steps, "", states, checkpoints)
+    needed = protection.protected(steps, "", known.states, known.checkpoints)
     found = []
-    for name, checkpoint in checkpoints.items():
+    for name, checkpoint in known.checkpoints.items():
         for output, seal in checkpoint.seals.items():
             path = steps[name].outputs.get(output) if name in steps else None
             if path and output not in checkpoint.freed and file_system(Path(path)).device in devices:

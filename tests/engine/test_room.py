@@ -125,3 +125,50 @@ def test_a_rule_may_say_something_else_of_a_full_disk(tmp_path: Path, small: Pat
     task = filling(retries={"count": 5, "backoff": 0, "rules": [{"cause": "disk", "count": 0}]})
     harness(tmp_path, "run", str(write_plan(tmp_path, [task])), code=1)
     assert log(tmp_path) == ["big"]
+
+
+@pytest.fixture
+def tiny_root(tmp_path: Path) -> Iterator[Path]:
+    """A root folder on a file system of its own of 12 MB, state and all."""
+    folder = tmp_path / "root"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(folder)], check=False)
+    if made.returncode:
+        pytest.skip("a small file system can't be mounted here: it needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_to_the_brim_under_the_state_itself_loses_nothing(tiny_root: Path) -> None:
+    fills = counted("fills")
+    fills["with"]["command"] += "; cat /dev/zero > ballast 2>/dev/null; true"  # type: ignore[index]
+    names = ["a", "fills", "b", "c"]
+    tasks = [counted("a"), fills | {"needs": ["a"]}, counted("b", needs=("fills",)), counted("c", needs=("b",))]
+    process = start(tiny_root, "run", str(write_plan(tiny_root, tasks)))
+    until(lambda: (tiny_root / "ballast").exists() and os.statvfs(tiny_root).f_bavail == 0)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(timeout=4)
+    (tiny_root / "ballast").unlink()
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, out
+    assert "Traceback" not in out
+    assert log(tiny_root) == names
+    assert "nothing executed" in harness(tiny_root, "resume")
+
+
+def test_a_run_on_a_full_disk_can_be_left_and_taken_up_again(tiny_root: Path) -> None:
+    fills = counted("fills")
+    fills["with"]["command"] += "; cat /dev/zero > ballast 2>/dev/null; true"  # type: ignore[index]
+    process = start(tiny_root, "run", str(write_plan(tiny_root, [fills, counted("b", needs=("fills",))])))
+    until(lambda: (tiny_root / "ballast").exists() and os.statvfs(tiny_root).f_bavail == 0)
+    os.kill(process.pid, signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(timeout=2)
+    os.kill(process.pid, signal.SIGTERM)
+    out, _ = process.communicate(timeout=30)
+    assert "Traceback" not in out
+    assert process.returncode in (143, 5)
+    (tiny_root / "ballast").unlink()
+    out = harness(tiny_root, "resume")
+    assert "Traceback" not in out
+    assert log(tiny_root) == ["fills", "b"]
