@@ -16,7 +16,7 @@ EXIT_CODES = (
     "Exit codes: 0 done, 1 a task failed, 2 usage, 3 plan invalid, 4 a decision is needed, 5 blocked by the machine, "
     "6 another run owns the plan, 7 not found, 70 a fault of harness itself, 130/143 interrupted or detached."
 )
-LOOKING, ACTING = "harness.looking", "harness.acting"
+LOOKING, ACTING, TENDING = "harness.looking", "harness.acting", "harness.tending"
 MODULES = {  # in the order of --help; a module is loaded when one of its verbs is called
     "run": ACTING,
     "resume": ACTING,
@@ -32,6 +32,8 @@ MODULES = {  # in the order of --help; a module is loaded when one of its verbs 
     "decide": ACTING,
     "forget": ACTING,
     "tool": ACTING,
+    "doctor": TENDING,
+    "gc": TENDING,
 }
 
 

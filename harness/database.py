@@ -103,7 +103,7 @@ class Database:
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """All rows that the query finds."""
-        if self.connection.in_transaction:  # an error is for who began it
+        if self.connection.in_transaction and not self.read_only:  # an error is for who began it
             return self.connection.execute(query, values).fetchall()
         return self._with_room(lambda: self.connection.execute(query, values).fetchall())
 

@@ -32,6 +32,7 @@ FORBIDDEN = Cause("no permission to write it", "Give this user the right to writ
 FOLDER = Cause("a folder is in its place", "Move it away to start anew, or restore a copy")
 DANGLING = Cause("it is a link, and nothing is where it leads", "Make its target reachable, or remove the link")
 NO_FOLDER = Cause("something in its path is no folder", "Look at each part of the path")
+MISSING = Cause("nothing is there", "Restore a copy, or start anew: harness run")
 EMPTY = Cause("the file is empty, though tasks have been executed", RESTORE)
 DAMAGED = Cause("the file is damaged, or is no database", RESTORE)
 BROKEN = Cause("the disk failed to read or write", "Look at the kernel's log: dmesg")
@@ -44,6 +45,7 @@ BY_ERRNO = {
     errno.EACCES: FORBIDDEN,
     errno.EPERM: FORBIDDEN,
     errno.EIO: BROKEN,
+    errno.ENOENT: MISSING,
     errno.EISDIR: FOLDER,
     errno.ENOTDIR: NO_FOLDER,
     errno.EEXIST: NO_FOLDER,

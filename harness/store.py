@@ -283,6 +283,11 @@ class Store(Ledger):
         self.connection.execute("INSERT OR REPLACE INTO decision VALUES (?, ?, ?, ?, ?)", values)
         self._event("decided", task=task, choice=choice, because=because, by=by)
 
+    @transition
+    def dispose(self, attempts: Mapping[str, list[int]], progress: Mapping[str, list[str]], freed_bytes: int) -> None:
+        """Record that the folders of these attempts and progress checkpoints, by task, are removed for their room."""
+        self._event("disposed", attempts=dict(attempts), progress=dict(progress), freed_bytes=freed_bytes)
+
     # -- what a person asks of the run that owns the plan -----------------------------------------------------------
 
     @transition
