@@ -80,7 +80,7 @@ def _role(pid: int, engine: int, fields: list[str], environment: list[bytes]) ->
     words = [os.fsdecode(word) for word in _read(pid, "cmdline").split(b"\0")]
     group, session = fields[2], fields[3]
     for word, after in itertools.pairwise(words):
-        if word.endswith("/shim.py"):
+        if "/shim." in word:
             same = session == str(pid)  # its child is not yet the worker, nor any longer the supervisor
             return ("supervisor" if same else "worker"), Path(after).parent.name
     attempt = next((os.fsdecode(each[16:]) for each in environment if each.startswith(b"HARNESS_ATTEMPT=")), "")

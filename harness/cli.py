@@ -82,7 +82,7 @@ def _usage(error: click.ClickException) -> UsageError:
 
 
 def main() -> None:
-    """The console script."""
+    """Find the verb and carry it out."""
     try:
         app(prog_name="harness", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -92,7 +92,7 @@ def main() -> None:
         _report(_usage(error))
     except HarnessError as error:
         _report(error)
-    except (KeyboardInterrupt, click.Abort):
+    except click.Abort:  # what click makes of a Ctrl-C
         sys.exit(errors.EXIT_INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

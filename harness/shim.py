@@ -20,7 +20,8 @@ import time
 LOCK = 3
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGQUIT}
-RESTORED = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)  # Python and we ignore them, a task doesn't
+# Python and we ignore them, a task doesn't. A worker restores the first itself, when it has imported what it needs.
+RESTORED = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
 PRCTL = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
 DUMP_S = 10.0  # what py-spy may take for one process
 DUMPED = 16  # processes at most
@@ -113,6 +114,11 @@ def log_of(folder: str, secrets: list[bytes]) -> tuple[int, int]:
     return target, pid
 
 
+def is_worker(argv: list[str]) -> bool:
+    """Whether the command is our own front door of a tool."""
+    return argv[1:4] == ["-P", "-m", "harness.worker"]
+
+
 def start(log: int, cwd: str, argv: list[str]) -> int:
     """Fork and exec the task in its own process group; returns its pid. Raises OSError when it can't be started."""
     told, tell = os.pipe2(os.O_CLOEXEC)
@@ -126,7 +132,7 @@ def start(log: int, cwd: str, argv: list[str]) -> int:
             os.dup2(log, 2)
             os.chdir(cwd)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
-            for number in RESTORED:
+            for number in RESTORED[is_worker(argv) :]:
                 signal.signal(number, signal.SIG_DFL)
             os.execvp(argv[0], argv)
         except OSError as problem:
@@ -285,8 +291,7 @@ def launch(folder: str, cwd: str, py_spy: str, argv: list[str]) -> tuple[Task, O
         leader = start(log, cwd, argv)
     except OSError as problem:
         error = problem
-    worker = argv[1:4] == ["-P", "-m", "harness.worker"]
-    return Task(leader, log, redactor, py_spy=py_spy, worker=worker), error
+    return Task(leader, log, redactor, py_spy=py_spy, worker=is_worker(argv)), error
 
 
 def main(folder: str, cwd: str, limits: list[str], argv: list[str]) -> None:

@@ -120,6 +120,7 @@ def _write(context: Context, outcome: dict[str, Any]) -> None:
 def main() -> int:
     """Run the request that the command line names."""
     faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # sent by hand, it ends the task as any other signal does
     faulthandler.register(signal.SIGUSR2)  # the supervisor asks where a task hangs
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     secrets = [value for name, value in os.environ.items() if name.startswith(SECRET_VARIABLE) and value]
