@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -26,6 +27,12 @@ STATES = frozenset(
         "cancelled",
     ]
 )
+# An exception that another one took the place of, with all up to that one's own traceback.
+CHAINED = re.compile(
+    r"Traceback \(most recent call last\):\n(?:(?!Traceback \(most).*\n)*?\n"
+    r"(?:During handling of the above exception|The above exception was the direct cause).*\n\n"
+)
+OURS = re.compile(r'File ".*/(?:harness|counting)/\w+\.py"')
 Found = list[tuple[str, str]]  # kind of fault, what it is
 
 
@@ -222,12 +229,17 @@ def _record(connection: sqlite3.Connection) -> Record:
 
 
 def tracebacks(texts: Mapping[str, str], *, excused: Iterable[str] = ()) -> Found:
-    """Every text with a traceback or a fault of ours in it, unless its last line is excused."""
+    """Every text with a traceback or a fault of ours in it, unless its last line is excused.
+
+    A SIGINT that hits Python itself before it has come to our first line is nobody's fault.
+    """
     found: Found = []
     for name, text in texts.items():
-        for part in text.split("Traceback (most recent call last):")[1:]:
-            end = next((line for line in part.splitlines() if line and not line.startswith((" ", "\t"))), "")
-            if not any(word in end for word in excused):
+        for part in CHAINED.sub("", text).split("Traceback (most recent call last):")[1:]:
+            lines = part.splitlines()
+            end = next((line for line in lines if line and not line.startswith((" ", "\t"))), "")
+            early = end == "KeyboardInterrupt" and not any(OURS.search(line) for line in lines)
+            if not early and not any(word in end for word in excused):
                 found.append(("tracebacks", f"{name}: {end or part[-200:]}"))
         if "a fault of ours" in text:
             found.append(("tracebacks", f"{name}: {text[text.index('a fault of ours') :].splitlines()[0]}"))

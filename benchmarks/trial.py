@@ -151,7 +151,8 @@ class Trial:
         self.act(f"run {self.runs} ended with exit code {code}")
         if code == DONE:
             return True
-        fine = code in (INTERRUPTED, TERMINATED) or -code in self.sent
+        early = signal.SIGINT in self.sent and "Fatal Python error: init_" in self.output(self.runs)
+        fine = code in (INTERRUPTED, TERMINATED) or -code in self.sent or early
         self.refused = 0 if fine else self.refused + 1
         if not fine:
             last = self.output(self.runs).strip().splitlines()[-1:] or [""]

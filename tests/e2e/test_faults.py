@@ -168,6 +168,20 @@ def test_a_traceback_is_found_and_only_what_is_excused_is_not() -> None:
     assert kinds(evidence.tracebacks({"run 1": "harness: a fault of ours (X: y)"})) == {"tracebacks"}
 
 
+def test_a_traceback_that_another_one_took_the_place_of_is_told_by_that_one() -> None:
+    first = 'Traceback (most recent call last):\n  File "x"\nKeyError: 1\n\n'
+    second = 'Traceback (most recent call last):\n  File "x"\nKeyboardInterrupt\n'
+    between = "During handling of the above exception, another exception occurred:\n\n"
+    assert evidence.tracebacks({"log": first + between + second}) == []
+    assert kinds(evidence.tracebacks({"log": first + second})) == {"tracebacks"}
+
+
+def test_an_interrupted_start_is_excused_only_before_our_first_line() -> None:
+    text = 'Traceback (most recent call last):\n  File "<frozen site>", line 1\n{}KeyboardInterrupt\n'
+    assert evidence.tracebacks({"run 1": text.format("")}) == []
+    assert kinds(evidence.tracebacks({"run 1": text.format('  File "/x/harness/cli.py", line 1\n')})) == {"tracebacks"}
+
+
 @pytest.mark.parametrize("how", ["environment", "folder", "command line"])
 def test_a_process_that_is_left_over_is_found(tmp_path: Path, how: str) -> None:
     env = {**os.environ, "HARNESS_ATTEMPT": str(tmp_path / "1")} if how == "environment" else None
