@@ -5,7 +5,7 @@ import json
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -228,8 +228,8 @@ def _record(connection: sqlite3.Connection) -> Record:
     return Record(states, attempts, faults)
 
 
-def tracebacks(texts: Mapping[str, str], *, excused: Iterable[str] = ()) -> Found:
-    """Every text with a traceback or a fault of ours in it, unless its last line is excused.
+def tracebacks(texts: Mapping[str, str], *, excused: Collection[str] = ()) -> Found:
+    """Every text with a traceback or a fault of ours in it, unless its last line is excused, or is still to come.
 
     A SIGINT that hits Python itself before it has come to our first line is nobody's fault.
     """
@@ -239,7 +239,8 @@ def tracebacks(texts: Mapping[str, str], *, excused: Iterable[str] = ()) -> Foun
             lines = part.splitlines()
             end = next((line for line in lines if line and not line.startswith((" ", "\t"))), "")
             early = end == "KeyboardInterrupt" and not any(OURS.search(line) for line in lines)
-            if not early and not any(word in end for word in excused):
+            cut = bool(excused) and not end  # it was killed while it printed
+            if not early and not cut and not any(word in end for word in excused):
                 found.append(("tracebacks", f"{name}: {end or part[-200:]}"))
         if "a fault of ours" in text:
             found.append(("tracebacks", f"{name}: {text[text.index('a fault of ours') :].splitlines()[0]}"))
