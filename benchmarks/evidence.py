@@ -228,19 +228,21 @@ def _record(connection: sqlite3.Connection) -> Record:
     return Record(states, attempts, faults)
 
 
-def tracebacks(texts: Mapping[str, str], *, excused: Collection[str] = ()) -> Found:
-    """Every text with a traceback or a fault of ours in it, unless its last line is excused, or is still to come.
+def is_early(text: str) -> bool:
+    """Whether this is all that Python says when a SIGINT hits it before our first line: that is nobody's fault."""
+    lines = text.strip().splitlines()
+    return lines[-1:] == ["KeyboardInterrupt"] and not any(OURS.search(line) for line in lines)
 
-    A SIGINT that hits Python itself before it has come to our first line is nobody's fault.
-    """
+
+def tracebacks(texts: Mapping[str, str], *, excused: Collection[str] = ()) -> Found:
+    """Every text with a traceback or a fault of ours in it, unless its last line is excused, or is still to come."""
     found: Found = []
     for name, text in texts.items():
         for part in CHAINED.sub("", text).split("Traceback (most recent call last):")[1:]:
             lines = part.splitlines()
             end = next((line for line in lines if line and not line.startswith((" ", "\t"))), "")
-            early = end == "KeyboardInterrupt" and not any(OURS.search(line) for line in lines)
             cut = bool(excused) and not end  # it was killed while it printed
-            if not early and not cut and not any(word in end for word in excused):
+            if not is_early(part) and not cut and not any(word in end for word in excused):
                 found.append(("tracebacks", f"{name}: {end or part[-200:]}"))
         if "a fault of ours" in text:
             found.append(("tracebacks", f"{name}: {text[text.index('a fault of ours') :].splitlines()[0]}"))

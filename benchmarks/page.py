@@ -45,7 +45,7 @@ what it finds afterwards that should not be there.
 
 The plan has chains, a fork and joins, of twelve tasks: shell commands, Python functions, and a tool that counts
 through numbered units and keeps its progress after each. Tasks have helpers, and leave processes behind in sessions
-of their own. Two tasks run at a time.
+of their own. Two tasks run at a time. A good third of the plans are shown on a terminal, with the live table.
 
 - **Kills** hit `harness run`, a task's supervisor, the task itself, a process below it, a whole attempt or everything
   at once, by SIGKILL, SIGSTOP and then SIGKILL, SIGTERM or SIGINT. Half of the moments are drawn from a distribution

@@ -1,13 +1,20 @@
 """One plan of the fault campaign in a folder of its own: set up, run under faults until it is done, and checked."""
 
+import fcntl
 import json
 import os
+import pty
 import random
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,6 +81,30 @@ def make_folder(folder: Path, root: Path) -> None:
     (info / "entry_points.txt").write_text("[harness.tools]\ncounting = counting.spec:TOOLS\n")
 
 
+@contextmanager
+def outlet(path: Path, *, terminal: bool) -> Iterator[int]:
+    """A descriptor for a run's output, which comes into the file: the file itself, or a terminal of 200 columns."""
+    if not terminal:
+        with path.open("wb") as file:
+            yield file.fileno()
+        return
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+    threading.Thread(target=relay, args=(master, path), daemon=True).start()
+    try:
+        yield slave
+    finally:
+        os.close(slave)
+
+
+def relay(master: int, path: Path) -> None:
+    """Copy what a terminal shows into the file, until nobody writes to it any more."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while chunk := os.read(master, 65536):
+            file.write(chunk)
+    os.close(master)
+
+
 @dataclass
 class Trial:
     """A folder with its plan, what was done to it, and what was found wrong. `root` may lie on a small disk."""
@@ -92,6 +123,8 @@ class Trial:
 
     def __post_init__(self) -> None:
         make_folder(self.folder, self.root)
+        self.terminal = self.rng.random() < 0.4  # with the live table
+        self.act(f"runs are shown {'on a terminal' if self.terminal else 'in a file'}")
         self.engine: subprocess.Popen[bytes] | None = None
         self.plan_folder = self.root / "checkpoints" / "faults"
 
@@ -112,24 +145,24 @@ class Trial:
         self.runs += 1
         self.sent = set()
         env = {name: value for name, value in os.environ.items() if not name.startswith(("HARNESS_", "PYTHON"))}
-        env |= {MARK: str(self.folder), "PYTHONPATH": str(self.folder / "pack"), "NO_COLOR": "1"}
+        env |= {MARK: str(self.folder), "PYTHONPATH": str(self.folder / "pack"), "NO_COLOR": "1", "TERM": "xterm"}
         env |= {"XDG_STATE_HOME": str(self.folder / "state")}
-        with (self.folder / f"run-{self.runs}.txt").open("wb") as output:
+        with outlet(self.folder / f"run-{self.runs}.txt", terminal=self.terminal) as output:
             self.engine = subprocess.Popen(
                 [sys.executable, "-m", "harness", "run", "plans/faults.yaml", "--jobs", str(self.jobs)],
                 cwd=self.root,
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=subprocess.STDOUT,
+                stderr=output,
                 start_new_session=True,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - as in a shell
             )
         self.act(f"run {self.runs} starts, pid {self.engine.pid}")
         return self.engine
 
     def output(self, run: int) -> str:
-        return (self.folder / f"run-{run}.txt").read_text(errors="replace")
+        return (self.folder / f"run-{run}.txt").read_text(errors="replace").replace("\r\n", "\n")
 
     def processes(self) -> list[Victim]:
         """All that lives of this trial."""
@@ -151,11 +184,12 @@ class Trial:
         self.act(f"run {self.runs} ended with exit code {code}")
         if code == DONE:
             return True
-        early = signal.SIGINT in self.sent and "Fatal Python error: init_" in self.output(self.runs)
+        shown = self.output(self.runs)
+        early = signal.SIGINT in self.sent and evidence.is_early(shown)
         fine = code in (INTERRUPTED, TERMINATED) or -code in self.sent or early
         self.refused = 0 if fine else self.refused + 1
         if not fine:
-            last = self.output(self.runs).strip().splitlines()[-1:] or [""]
+            last = shown.strip().splitlines()[-1:] or [""]
             self.fault("commands by hand", f"run {self.runs} ended with exit code {code}: {last[0]}")
         return False
 
