@@ -56,7 +56,7 @@ def read(database: Database) -> Records:
         fingerprints.setdefault(task, set()).add(fingerprint)
     tasks = rows("SELECT id, state, attempt, tool, removed FROM task")
     states = rows("SELECT task, type FROM event WHERE task IS NOT NULL ORDER BY seq")
-    meant = ((task, MEANT.get(kind, kind)) for task, kind in states)
+    last_events = {task: str(MEANT.get(kind, kind)) for task, kind in states if kind in STATES or kind in MEANT}
     num_events, last = rows("SELECT count(*), coalesce(max(seq), 0) FROM event")[0]
     disposals = [json.loads(row[0])["attempts"] for row in rows("SELECT data FROM event WHERE type = 'disposed'")]
     return Records(
@@ -64,7 +64,7 @@ def read(database: Database) -> Records:
         tasks={r[0]: TaskRow(r[1], r[2], r[3], bool(r[4])) for r in tasks},
         attempts={(r[0], r[1]): AttemptRow(r[2], r[3], r[4], bool(r[5])) for r in attempts},
         checkpoints={task: number for task, number in rows("SELECT task, attempt FROM checkpoint")},  # noqa: C416
-        last_events={task: kind for task, kind in meant if kind in STATES},
+        last_events=last_events,
         num_missing_events=last - num_events,
         disposed={(task, number) for each in disposals for task, numbers in each.items() for number in numbers},
         fingerprints=fingerprints,
