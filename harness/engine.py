@@ -209,7 +209,7 @@ class Engine:
     def _heed(self, request: Request) -> str:
         """Do what somebody asks, and say what was done."""
         name, running = request.task or "", self.running.get(request.task or "")
-        if not name:
+        if request.verb == "stop" and not name:
             self.stops.ask()
             return "the run stops"
         state = self.books.states.get(name)

@@ -37,16 +37,16 @@ def run(
         store = stack.enter_context(Store(paths))
         store.begin_run(loaded)
         code = errors.EXIT_INTERNAL
-        try:
-            with Live(paths) as live, Stops() as stops:
+        with Live(paths) as live, Stops() as stops:
+            try:
                 envs = {**settings.envs, **loaded.plan.envs}
                 engine = Engine(loaded, root, store, live=live, stops=stops, envs=envs)
                 engine.run(jobs or settings.jobs, list(only), load or (lambda: loaded))
                 states = Counter(engine.books.states[name] for name in engine.agenda.frontier.wanted)
                 code = exit_code(states, stops)
                 live.say(f"{loaded.plan.name}: {summary(states, engine.executed)}")
-        finally:
-            store.end_run(code)
+            finally:
+                store.end_run(code)  # before the last look, which then shows a run that has ended
     return code
 
 
