@@ -93,7 +93,9 @@ def start(paths: AttemptPaths, launch: Launch) -> Attempt:
         raise OSError(errno.E2BIG, what)
     limits = [f"{limit or 0:g}" for limit in (launch.grace_s, launch.timeout_s, launch.stall_s)]
     words = [str(paths.folder), launch.cwd, *limits, launch.py_spy, *launch.argv]
-    env = {**launch.env, "HARNESS_SECRETS": " ".join(launch.secrets)} if launch.secrets else launch.env
+    env = {**launch.env, "HARNESS_ATTEMPT": str(paths.folder)}
+    if launch.secrets:
+        env["HARNESS_SECRETS"] = " ".join(launch.secrets)
     lock = _locked(paths.lock)
     try:
         pid = os.posix_spawn(
@@ -107,6 +109,7 @@ def start(paths: AttemptPaths, launch: Launch) -> Attempt:
                 (os.POSIX_SPAWN_DUP2, 0, 2),
             ],
             setsid=True,
+            setsigmask=(signal.SIGCHLD, signal.SIGTERM, signal.SIGQUIT),
         )
     finally:
         os.close(lock)

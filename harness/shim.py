@@ -122,11 +122,14 @@ def is_worker(argv: list[str]) -> bool:
 def start(log: int, cwd: str, argv: list[str]) -> int:
     """Fork and exec the task in its own process group; returns its pid. Raises OSError when it can't be started."""
     told, tell = os.pipe2(os.O_CLOEXEC)
+    supervisor = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
             os.setpgid(0, 0)
             _ctypes.call_function(PRCTL, (PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+            if os.getppid() != supervisor:
+                return 0  # it was killed before we asked to die with it (the finally below exits)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
@@ -300,7 +303,6 @@ def main(folder: str, cwd: str, limits: list[str], argv: list[str]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    os.environ["HARNESS_ATTEMPT"] = folder
     grace_s, timeout_s, stall_s = map(float, limits[:3])
     started_at, killed = time.time(), oom_kills()
     task, error = launch(folder, cwd, limits[3], argv)
