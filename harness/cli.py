@@ -22,6 +22,7 @@ MODULES = {  # in the order of --help; a module is loaded when one of its verbs 
     "resume": ACTING,
     "status": LOOKING,
     "check": LOOKING,
+    "diff": LOOKING,
     "tools": LOOKING,
     "why": LOOKING,
     "logs": LOOKING,

@@ -1,4 +1,4 @@
-"""The verbs that only look: status, check, tools, why, logs."""
+"""The verbs that only look: status, check, diff, tools, why, logs."""
 
 import json
 import sys
@@ -54,6 +54,28 @@ def check(plan: str, as_json: bool, root: Path | None) -> None:
     else:
         click.echo("\n".join(report.lines()))
     sys.exit(report.exit_code)
+
+
+@click.command()
+@known_plan_argument
+@click.option("--all", "everything", is_flag=True, help="Also the tasks that are up to date.")
+@json_option
+@root_option
+def diff(plan: str | None, *, everything: bool, as_json: bool, root: Path | None) -> None:
+    """Show what a run would do now.
+
+    Each task is compared with what the last run left: PLAN may be an edited file. Nothing is run.
+    """
+    from harness import difference
+    from harness.store import Store
+
+    loaded, where = load(plan, root)
+    with Store(where.plan(loaded.plan.name)) as store:
+        found = difference.changes(loaded, where, store)
+    if as_json:
+        print_json("harness.diff/1", difference.document(found))
+    else:
+        click.echo("\n".join(difference.lines(found, everything=everything)))
 
 
 @click.command()

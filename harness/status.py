@@ -133,8 +133,9 @@ def snapshot(paths: PlanPaths) -> Snapshot:
         raise StoreError("the state can't be read", where=str(paths.database), found=str(error), do=do) from error
     rows = [_row(paths, task, now=now, owned=owned) for task in tasks]
     return Snapshot(
-        plan=plan[0], path=plan[1], alive=owned and run[4] is None, cursor=event[0], changed_at=event[1], now=now, rows=rows,
-        run=run[0], pid=run[1], host=run[2], started_at=run[3], ended_at=run[4], exit_code=run[5],
+        plan=plan[0], path=plan[1], cursor=event[0], changed_at=event[1], now=now, rows=rows,
+        alive=owned and run[4] is None, run=run[0],
+        pid=run[1], host=run[2], started_at=run[3], ended_at=run[4], exit_code=run[5],
     )  # fmt: skip
 
 
