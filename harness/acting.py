@@ -46,7 +46,7 @@ def resume(plan: str | None, *, jobs: int | None, wait: bool, root: Path | None)
 
 
 def _run(plan: str | None, root: Path | None, *, jobs: int | None, only: list[str], wait: bool) -> None:
-    from harness import attaching, session
+    from harness import session
 
     loaded, where = load(plan, root)
     for task in only:
@@ -56,6 +56,8 @@ def _run(plan: str | None, root: Path | None, *, jobs: int | None, only: list[st
     except OwnedError:
         if not wait:
             raise
+        from harness import attaching
+
         code = attaching.follow(where.plan(loaded.plan.name))
     sys.exit(code)
 

@@ -101,8 +101,12 @@ class Appraiser:
                 for name, seal in checkpoint.seals.items()
                 if name in step.outputs
             }
-        stale = fingerprint.staleness(step, checkpoint, parts, held)
-        return Appraisal(params, parts, fingerprint.fingerprint(parts), stale)
+        now = fingerprint.fingerprint(parts)
+        changed = None
+        if checkpoint and checkpoint.fingerprint != now:
+            name, attempt = step.task.id, checkpoint.attempt
+            changed = lambda: fingerprint.difference(self.store.parts(name, attempt), parts)  # noqa: E731
+        return Appraisal(params, parts, now, fingerprint.staleness(step, checkpoint, held, changed=changed))
 
     def freed_needs(self, step: Step) -> dict[str, str]:
         """The needs of `step` whose outputs were freed on purpose and are wanted again, with the reason."""

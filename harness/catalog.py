@@ -1,15 +1,20 @@
 """The tools that plans can name: our generic ones and those of installed packs."""
 
 import importlib.util
-from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import generic
 from harness.contract import Tool
 from harness.errors import NotFoundError, UsageError, nearest
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 GROUP = "harness.tools"
+OURS = {tool.name: tool for tool in generic.TOOLS}
 # What somebody else's module may raise when it is imported, pydantic's and syntax errors among them.
 BROKEN = (
     ImportError,
@@ -24,9 +29,32 @@ BROKEN = (
 )
 
 
-def tools() -> dict[str, Tool]:
-    """Every tool by name. Raises UsageError, naming the pack, for one that can't be used."""
-    found = {tool.name: tool for tool in generic.TOOLS}
+class Catalog(Mapping[str, Tool]):
+    """Every tool by name. The packs are loaded when one of our own tools is not what is asked for."""
+
+    def __getitem__(self, name: str) -> Tool:
+        return OURS[name] if name in OURS else self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @cached_property
+    def _all(self) -> dict[str, Tool]:
+        return _every_tool()
+
+
+def tools() -> Catalog:
+    """The catalog. Whoever looks into it may get a UsageError that names a pack which can't be used."""
+    return Catalog()
+
+
+def _every_tool() -> dict[str, Tool]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - costs more than all our own tools
+
+    found = dict(OURS)
     owners = dict.fromkeys(found, "harness itself")
     for pack in entry_points(group=GROUP):
         for tool in _load(pack):
@@ -38,7 +66,7 @@ def tools() -> dict[str, Tool]:
     return found
 
 
-def _load(pack: EntryPoint) -> list[Tool]:
+def _load(pack: "EntryPoint") -> list[Tool]:
     try:
         content = list(pack.load())
     except BROKEN as error:

@@ -14,7 +14,7 @@ from harness.contract import Needs
 from harness.files import Seal
 from harness.ledger import Request
 from harness.live import Live
-from harness.machine import DiskWatch, list_gpus, snapshot
+from harness.machine import DiskWatch, snapshot
 from harness.outcome import NO_ROOM, Outcome, judge
 from harness.paths import Root
 from harness.plan import Cause, LoadedPlan, Step
@@ -75,8 +75,7 @@ class Engine:
 
     def run(self, jobs: int, only: list[str], load: Callable[[], LoadedPlan]) -> None:
         """Run until nothing more can be done, or until stopped. `load` reads the plan anew."""
-        machine = snapshot()
-        self.capacity = order.Capacity(jobs, machine.cpus, 0, machine.ram_bytes)
+        self.capacity = order.Capacity(jobs, 0, 0, 0)  # the machine is looked at when a task asks for something
         self.agenda = Agenda(self.loaded.steps, self.root, self.books, only)
         self.queue = order.Queue(self.loaded.steps, self.capacity)
         self.watch = Watch(self.loaded, self.store, load)
@@ -244,8 +243,10 @@ class Engine:
         for name in self.agenda.look(busy=self.running.keys() | self.ended.keys()):
             step = self.agenda.steps[name]
             needs = launching.needs(step, self.agenda.ready[name])
-            if needs.gpus and not self.queue.capacity.gpus:
-                self.queue.capacity = self.capacity = replace(self.capacity, gpus=len(list_gpus()))
+            if needs != launching.NOTHING and not self.capacity.cpus:
+                machine = snapshot(gpus=True)
+                found = order.Capacity(self.capacity.jobs, machine.cpus, len(machine.gpus), machine.ram_bytes)
+                self.queue.capacity = self.capacity = found
             self.queue.add(name, needs)
 
     def _start_ready(self) -> None:
@@ -352,7 +353,6 @@ class Engine:
             task=name,
             attempt=attempt.number,
             fingerprint=attempt.fingerprint,
-            parts=attempt.parts,
             seals=seals,
             values=result.get("values", {}),
             metrics=result.get("metrics", {}),

@@ -1,6 +1,6 @@
 """What a task's result depends on, as one digest, and the difference between two of them in a sentence."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness.files import digest_json
@@ -37,6 +37,8 @@ def fingerprint(parts_: Mapping[str, Any]) -> str:
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """The first difference that a person would name, in one sentence; "" where there is none."""
+    if not old:
+        return ""
     if old["tool"] != new["tool"]:
         return f"its tool changed from '{old['tool']}' to '{new['tool']}'"
     if old["version"] != new["version"]:
@@ -82,16 +84,17 @@ def _shown(value: Any) -> str:
 
 
 def staleness(
-    step: Step, checkpoint: Checkpoint | None, now: Mapping[str, Any], held: Mapping[str, bool]
+    step: Step, checkpoint: Checkpoint | None, held: Mapping[str, bool], *, changed: Callable[[], str] | None
 ) -> str | None:
     """Why the step has to run, in one sentence, or None while its checkpoint holds.
 
-    `held` says of each sealed output whether it is still there unchanged.
+    `held` says of each sealed output whether it is still there unchanged; `changed`, where the fingerprint is another
+    now, tells the difference.
     """
     if checkpoint is None:
         return "it has not completed yet"
-    if checkpoint.fingerprint != fingerprint(now):
-        return difference(checkpoint.parts, now) or "what it depends on changed"
+    if changed:
+        return changed() or "what it depends on changed"
     gone = next((name for name, holds in held.items() if not holds), None)
     if gone is not None:
         return f"output '{gone}' is missing or was changed after it was sealed ('{step.outputs[gone]}')"

@@ -111,6 +111,7 @@ class Ledger:
         found = {}
         for task, attempt, fingerprint, content, note, ended_at in rows:
             facts = json.loads(content)
+            facts.pop("parts", None)  # older ones kept there what the attempt keeps as well
             facts["seals"] = {name: Seal.from_dict(seal) for name, seal in facts["seals"].items()}
             found[task] = Checkpoint(task, attempt, fingerprint, note=note, ended_at=ended_at, **facts)
         return found
@@ -123,6 +124,11 @@ class Ledger:
             task,
         )
         return [AttemptRecord(r[0], State(r[1]), r[2], r[3], json.loads(r[4]), r[5], r[6], r[7] or "") for r in rows]
+
+    def parts(self, task: str, attempt: int) -> dict[str, Any]:
+        """What the fingerprint of an attempt was made of, part by part; {} where that isn't known."""
+        rows = self.database.rows("SELECT parts FROM attempt WHERE task = ? AND number = ?", task, attempt)
+        return dict(json.loads(rows[0][0])) if rows else {}
 
     def changes(self) -> dict[str, dict[str, Any]]:
         """What retry rules have changed for the next attempts, by task; tasks without a change are left out."""

@@ -1,17 +1,18 @@
 """The view of a run while it runs: the live table on a terminal, dated lines anywhere else."""
 
 import os
+import sys
 import time
 from types import TracebackType
-from typing import Self
-
-from rich.console import Console
-from rich.live import Live as RichLive
-from rich.text import Text
+from typing import IO, TYPE_CHECKING, Self
 
 from harness import status, table, wording
 from harness.paths import PlanPaths
 from harness.state import State
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live as RichLive
 
 HEARTBEAT_S = 60.0
 REFRESH_S = 0.25
@@ -24,17 +25,24 @@ class Live:
     A run outlives whoever looks at it: when nobody reads any more, the rest is written nowhere.
     """
 
-    def __init__(self, paths: PlanPaths, console: Console | None = None, *, heartbeat_s: float = HEARTBEAT_S) -> None:
+    def __init__(self, paths: PlanPaths, console: "Console | None" = None, *, heartbeat_s: float = HEARTBEAT_S) -> None:
         self.paths = paths
-        self.console = console or Console(highlight=False)
+        self.file: IO[str] = console.file if console else sys.stdout
         self.heartbeat_s = heartbeat_s
-        self.interactive = self.console.file.isatty() and self.console.is_terminal and not self.console.is_dumb_terminal
+        self.interactive = False
         self._live: RichLive | None = None
+        if self.file.isatty():
+            from rich.console import Console  # noqa: PLC0415 - a pipe needn't pay for rich
+
+            self.console = console or Console(highlight=False)
+            self.interactive = self.console.is_terminal and not self.console.is_dumb_terminal
         self._next_at = 0.0
         self._said_at = time.monotonic()
 
     def __enter__(self) -> Self:
         if self.interactive:
+            from rich.live import Live as RichLive  # noqa: PLC0415
+
             self._live = RichLive(console=self.console, auto_refresh=False, vertical_overflow="crop")
             self._live.start()
         return self
@@ -54,7 +62,7 @@ class Live:
     def say(self, text: str) -> None:
         """Something for whoever looks, above the table."""
         if self._live:
-            self._print(Text(self._spelled(text)))
+            self._print(self._spelled(text))
         else:
             self._line(text)
 
@@ -90,7 +98,7 @@ class Live:
 
     @property
     def _ascii(self) -> bool:
-        return table.ascii_wanted(self.console.file)
+        return table.ascii_wanted(self.file)
 
     def _spelled(self, text: str) -> str:
         return table.Spelling(self._ascii)(wording.one_line(text))
@@ -98,19 +106,19 @@ class Live:
     def _line(self, text: str) -> None:
         self._said_at = time.monotonic()
         try:
-            self.console.file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {self._spelled(text)}\n")
-            self.console.file.flush()
+            self.file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {self._spelled(text)}\n")
+            self.file.flush()
         except OSError:
             self._look_away()
 
-    def _print(self, text: Text) -> None:
+    def _print(self, text: str) -> None:
         try:
-            self.console.print(text)
+            self.console.print(text, markup=False, highlight=False, emoji=False)
         except OSError:
             self._look_away()
 
     def _look_away(self) -> None:
         """The pipe or the terminal is gone."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.console.file.fileno())
+        os.dup2(nowhere, self.file.fileno())
         os.close(nowhere)

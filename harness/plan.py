@@ -85,7 +85,7 @@ class Retries(Model):
     count: int = Field(default=0, ge=0, le=100)
     backoff_s: Pause = Field(default=5.0, alias="backoff")
     backoff_max_s: Pause = Field(default=600.0, alias="backoff_max")
-    rules: list[Rule] = []
+    rules: tuple[Rule, ...] = ()
 
 
 class Option(Model):

@@ -5,20 +5,19 @@ import gc
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from harness import planfile
 from harness.contract import Tool
 from harness.errors import NotFoundError
 from harness.files import digest_json, write_text
 from harness.paths import Root
 from harness.plan import LoadedPlan, Plan, Step, Task
 
-FORMAT = 1
+FORMAT = 2
 MIN_BYTES = 64 * 1024  # a smaller plan is read anew in a few hundredths of a second
 TASKS = TypeAdapter(list[Task])
 
@@ -29,9 +28,9 @@ def load(path: Path, tools: Mapping[str, Tool], root: Root) -> LoadedPlan:
         try:
             size = path.stat().st_size
         except OSError:
-            return planfile.load(path, tools)
+            size = 0
         if size < MIN_BYTES:
-            return planfile.load(path, tools)
+            return _read(path, tools)
         kept = root.kept_plan(path.absolute())
         try:
             found = from_json(kept.read_text(encoding="utf-8"), tools)
@@ -39,16 +38,28 @@ def load(path: Path, tools: Mapping[str, Tool], root: Root) -> LoadedPlan:
                 return found
         except (OSError, UnicodeDecodeError):
             pass  # nothing kept, or nothing readable
-        loaded = planfile.load(path, tools)
+        loaded = _read(path, tools)
         with contextlib.suppress(OSError):  # a read-only or full disk only costs the time
             write_text(kept, to_json(loaded, tools))
         return loaded
 
 
+def _read(path: Path, tools: Mapping[str, Tool]) -> LoadedPlan:
+    from harness import planfile  # noqa: PLC0415 - a kept plan needn't pay for the reading of YAML
+
+    return planfile.load(path, tools)
+
+
 def to_json(loaded: LoadedPlan, tools: Mapping[str, Tool]) -> str:
     """The plan in four lines: what has to be unchanged, then plan, tasks and steps."""
     steps = loaded.steps.values()
-    head = {"identity": _identity(tools), "path": str(loaded.path), "digest": loaded.digest}
+    used = sorted({step.tool.name for step in steps if step.tool})
+    head = {
+        "tools": used,
+        "identity": _identity([tools[name] for name in used]),
+        "path": str(loaded.path),
+        "digest": loaded.digest,
+    }
     plan = loaded.plan.model_dump(by_alias=True, exclude_defaults=True, exclude={"tasks"})
     tasks = TASKS.dump_python([step.task for step in steps], by_alias=True, exclude_defaults=True)
     rest = [
@@ -63,7 +74,7 @@ def from_json(text: str, tools: Mapping[str, Tool]) -> LoadedPlan | None:
     try:
         head_line, plan_line, tasks_line, steps_line = text.split("\n")
         head = json.loads(head_line)
-        if head["identity"] != _identity(tools):
+        if head["identity"] != _identity([tools[name] for name in head["tools"]]):
             return None
         tasks = TASKS.validate_json(tasks_line)
         plan = Plan.model_validate({**json.loads(plan_line), "tasks": tasks})
@@ -78,12 +89,12 @@ def from_json(text: str, tools: Mapping[str, Tool]) -> LoadedPlan | None:
         return None
 
 
-def _identity(tools: Mapping[str, Tool]) -> str:
+def _identity(tools: Collection[Tool]) -> str:
     """Changes with all that a resolved plan depends on but its file: us, Python, the tools and their parameters."""
     ours = [_stamp(path) for path in sorted(Path(__file__).parent.glob("*.py"))]
     theirs = [
         [tool.name, tool.version, tool.env, dict(tool.outputs), list(tool.values), tool.inputs, _sources(tool.params)]
-        for tool in tools.values()
+        for tool in tools
     ]
     return digest_json([FORMAT, sys.version, ours, theirs])
 

@@ -43,14 +43,12 @@ def shown_as(state: State) -> str:
 class Checkpoint:
     """The stored fact that a task completed.
 
-    `parts` is what the fingerprint was made of, part by part, so that a difference can be named;
     `freed` maps an output's name to who deleted it on purpose.
     """
 
     task: str
     attempt: int
     fingerprint: str
-    parts: dict[str, Any]
     seals: dict[str, Seal]
     values: dict[str, Any]
     metrics: dict[str, float]

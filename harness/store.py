@@ -211,7 +211,6 @@ class Store(Ledger):
 
     def _put(self, checkpoint: Checkpoint) -> None:
         content = {
-            "parts": checkpoint.parts,
             "seals": {name: seal.to_dict() for name, seal in checkpoint.seals.items()},
             "values": checkpoint.values,
             "metrics": checkpoint.metrics,

@@ -41,7 +41,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_generic_tools_and_those_of_an_installed_pack_are_found(site: Path) -> None:
     install(site, "dig", PACK)
     importlib.invalidate_caches()
-    found = catalog.tools()
+    found = dict(catalog.tools())
     assert {tool.name for tool in generic.TOOLS} < set(found)
     assert found["dig"].summary == "Does."
 
@@ -49,7 +49,7 @@ def test_the_generic_tools_and_those_of_an_installed_pack_are_found(site: Path) 
 def test_a_worker_is_given_harness_and_the_package_of_its_tool(site: Path) -> None:
     install(site, "dug", PACK)
     importlib.invalidate_caches()
-    folders = catalog.package_folders(catalog.tools()["dug"])
+    folders = catalog.package_folders(dict(catalog.tools())["dug"])
     assert folders == {"harness": Path(catalog.__file__).parent, "dug_pack": site / "dug_pack"}
 
 
@@ -69,7 +69,7 @@ def test_a_broken_pack_is_named_with_what_is_wrong_with_it(site: Path, source: s
     install(site, "broken", source)
     importlib.invalidate_caches()
     with pytest.raises(UsageError, match="tool pack 'broken'") as refused:
-        catalog.tools()
+        dict(catalog.tools())
     assert says in str(refused.value)
 
 
@@ -77,7 +77,7 @@ def test_two_tools_of_one_name_are_refused_with_both_their_homes(site: Path) -> 
     install(site, "shell", PACK)
     importlib.invalidate_caches()
     with pytest.raises(UsageError, match="two tools are called 'shell'") as refused:
-        catalog.tools()
+        dict(catalog.tools())
     assert "in harness itself and in pack 'shell'" in str(refused.value)
 
 

@@ -20,7 +20,7 @@ def step(name: str = "a", needs: tuple[str, ...] = (), outputs: dict[str, str] |
 def done(name: str, parts: dict[str, Any] | None = None, *, digest: str = "", **more: Any) -> Checkpoint:
     seals = {"o": Seal("file", 1, 1, digest, "s")} if digest else {}
     parts = parts or {}
-    return Checkpoint(name, 1, fingerprint.fingerprint(parts), parts, seals, {}, {}, "", 0.0, **more)
+    return Checkpoint(name, 1, fingerprint.fingerprint(parts), seals, {}, {}, "", 0.0, **more)
 
 
 def parts(each: Step, **upstream: Checkpoint) -> dict[str, Any]:
@@ -63,9 +63,9 @@ def test_a_need_counts_by_its_outputs_or_without_any_by_its_own_fingerprint() ->
 def test_a_checkpoint_holds_while_its_parts_and_outputs_do() -> None:
     each = step(command="x", outputs={"o": "a.out"})
     now = parts(each)
-    assert fingerprint.staleness(each, None, now, {}) == "it has not completed yet"
-    assert fingerprint.staleness(each, done("a", now), now, {"o": True}) is None
-    reason = fingerprint.staleness(each, done("a", now), now, {"o": False})
+    assert fingerprint.staleness(each, None, {}, changed=None) == "it has not completed yet"
+    assert fingerprint.staleness(each, done("a", now), {"o": True}, changed=None) is None
+    reason = fingerprint.staleness(each, done("a", now), {"o": False}, changed=None)
     assert reason == "output 'o' is missing or was changed after it was sealed ('a.out')"
 
 

@@ -61,7 +61,7 @@ def started(store: Store, paths: PlanPaths, task: str) -> int:
 def completed(store: Store, paths: PlanPaths, task: str, *, note: str = "", took_s: float = 5.0) -> None:
     number = started(store, paths, task)
     now = time.time() + took_s
-    checkpoint = Checkpoint(task, number, "f", {}, {}, {}, {}, note, now)
+    checkpoint = Checkpoint(task, number, "f", {}, {}, {}, note, now)
     store.complete(checkpoint, Verdict(0, None, "", now - took_s, now, 0.1, 1000))
 
 

@@ -26,7 +26,7 @@ VERDICT = Verdict(0, None, "", 1.0, 2.0, 0.5, 1000)
 
 
 def checkpoint(task: str, number: int = 1) -> Checkpoint:
-    return Checkpoint(task, number, "f" * 64, {"tool": "shell"}, {}, {"n": 3}, {"x": 1.5}, "done well", 2.0)
+    return Checkpoint(task, number, "f" * 64, {}, {"n": 3}, {"x": 1.5}, "done well", 2.0)
 
 
 @pytest.fixture
