@@ -55,7 +55,7 @@ def fill(ballast: Path, spare_pages: int) -> None:
 def run_on_full_disks(trial: Trial, fills: int) -> int:
     """Run the plan to its end on a disk that is filled `fills` times, for a while each. Returns how often."""
     rng, done = trial.rng, 0
-    trial.allowed.failures = None
+    trial.allowed.hits = None
     ballast = trial.root / "ballast"
     while not trial.hopeless:
         engine = trial.start()
@@ -89,7 +89,7 @@ def run_with_torn_writes(trial: Trial, tears: int) -> int:
     """Run the plan to its end, killed `tears` times; after each kill files lose their last bytes. Returns how many."""
     rng, done = trial.rng, 0
     killer = Killer(trial, Counter())
-    trial.allowed.failures = None
+    trial.allowed.hits = None
     while not trial.hopeless:
         engine = trial.start()
         if done < tears:

@@ -59,12 +59,12 @@ class Attempt:
 class Allowed:
     """What the faults of a trial excuse, by task.
 
-    `again` holds tasks whose only proof was destroyed, which may be executed once more for each time; `failures` how
-    many attempts may have failed, None for any number.
+    `again` holds tasks whose only proof was destroyed, which may be executed once more for each time; `hits` how many
+    attempts may have failed or been lost, None for any number.
     """
 
     again: Counter[str] = field(default_factory=Counter)
-    failures: Counter[str] | None = None
+    hits: Counter[str] | None = None
 
 
 def read_effects(text: str) -> list[Effect]:
@@ -155,20 +155,20 @@ def differing(outputs: Mapping[str, str], undisturbed: Mapping[str, str]) -> Fou
 
 
 def unfinished(attempts: Iterable[Attempt], states: Mapping[str, str], tasks: Iterable[str], allowed: Allowed) -> Found:
-    """Tasks that are not completed, and failures that no kill explains: lost and interrupted ones must be free."""
+    """Tasks that are not completed, and attempts that failed or were lost although nobody hit them."""
     found: Found = [
         ("losses", f"'{task}' is {states.get(task, 'unknown')}, not completed")
         for task in tasks
         if states.get(task) != "completed"
     ]
-    if allowed.failures is not None:
-        failed = Counter(each.task for each in attempts if each.state == "failed")
-        for task, count in sorted(failed.items()):
-            if count > allowed.failures[task]:
-                text = (
-                    f"'{task}' failed {count} times, but only {allowed.failures[task]} kills can have been the reason"
+    if allowed.hits is not None:
+        ended = Counter((each.task, each.state) for each in attempts)
+        for (task, state), count in sorted(ended.items()):
+            kind = {"failed": "retries used up", "lost": "losses"}.get(state)
+            if kind and count > allowed.hits[task]:
+                found.append(
+                    (kind, f"{count} attempts of '{task}' are {state}, but it was hit {allowed.hits[task]} times")
                 )
-                found.append(("retries used up", text))
     return found
 
 

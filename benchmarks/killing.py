@@ -154,7 +154,7 @@ class Killer:
             return False
         for task in {each.task for each in order if each.role != "engine"}:
             self.hits[task] += 1
-            self.trial.allowed.failures[task] += 1  # type: ignore[index]
+            self.trial.allowed.hits[task] += 1  # type: ignore[index]
         for task in {each.task for each in order if each.role == "supervisor"}:
             self.losses[task] += 1
         names = ", ".join(f"{each.role} {each.pid} {each.task}".strip() for each in order)

@@ -66,7 +66,7 @@ root, and holds a lock while it lives. When the plan is done, that file, the dat
   taken for completed although it ended well, a rerun of the finished plan that executes anything. Where a tear
   destroyed the only proof of an attempt, that task may run once more.
 - **losses**: a task that is not completed, a unit that was never done, an output that is missing or that differs by a
-  byte from an undisturbed run's.
+  byte from an undisturbed run's, an attempt that was given up as lost although nobody had hit it.
 - **leftovers**: a process that is still alive when the plan is done, and carries the folder in its environment, its
   current folder or its command line.
 - **commands by hand**: a run that hangs, or ends otherwise than done, interrupted, terminated, or by the signal that

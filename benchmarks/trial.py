@@ -115,7 +115,7 @@ class Trial:
     rng: random.Random
     found: Found = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
-    allowed: Allowed = field(default_factory=lambda: Allowed(failures=Counter()))
+    allowed: Allowed = field(default_factory=lambda: Allowed(hits=Counter()))
     sent: set[int] = field(default_factory=set)  # signals that this run's engine was sent
     runs: int = 0
     refused: int = 0  # runs in a row that ended as they must not

@@ -17,7 +17,7 @@ from harness.store import Store
 from tests.engine.plans import load, shell
 from tests.source import ROOT
 
-NOTHING = Allowed(failures=Counter())
+NOTHING = Allowed(hits=Counter())
 
 
 def kinds(found: evidence.Found) -> set[str]:
@@ -99,10 +99,11 @@ def test_a_task_that_is_not_completed_is_a_loss() -> None:
     assert kinds(evidence.unfinished([], {"t": "lost"}, ["t"], NOTHING)) == {"losses"}
 
 
-def test_a_failure_that_no_kill_explains_is_found() -> None:
-    attempts = [Attempt("t", 1, "failed"), Attempt("t", 2, "completed")]
-    assert evidence.unfinished(attempts, {"t": "completed"}, ["t"], Allowed(failures=Counter("t"))) == []
-    assert kinds(evidence.unfinished(attempts, {"t": "completed"}, ["t"], NOTHING)) == {"retries used up"}
+@pytest.mark.parametrize(("state", "kind"), [("failed", "retries used up"), ("lost", "losses")])
+def test_an_attempt_that_failed_or_was_lost_unhit_is_found(state: str, kind: str) -> None:
+    attempts = [Attempt("t", 1, state), Attempt("t", 2, "completed")]
+    assert evidence.unfinished(attempts, {"t": "completed"}, ["t"], Allowed(hits=Counter("t"))) == []
+    assert kinds(evidence.unfinished(attempts, {"t": "completed"}, ["t"], NOTHING)) == {kind}
 
 
 def test_two_good_verdicts_of_one_task_are_a_duplicate(tmp_path: Path) -> None:
