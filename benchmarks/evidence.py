@@ -59,12 +59,12 @@ class Attempt:
 class Allowed:
     """What the faults of a trial excuse, by task.
 
-    `again` holds tasks whose only proof was destroyed, which may be executed once more for each time; `hits` how many
-    attempts may have failed or been lost, None for any number.
+    `again` holds tasks whose only proof was destroyed, which may be executed once more for each time; `hits` which
+    attempts (task, number) may have failed or been lost, None for any.
     """
 
     again: Counter[str] = field(default_factory=Counter)
-    hits: Counter[str] | None = None
+    hits: set[tuple[str, int]] | None = None
 
 
 def read_effects(text: str) -> list[Effect]:
@@ -154,21 +154,24 @@ def differing(outputs: Mapping[str, str], undisturbed: Mapping[str, str]) -> Fou
     return [("losses", f"output '{name}' {text}") for name, text in how.items()]
 
 
-def unfinished(attempts: Iterable[Attempt], states: Mapping[str, str], tasks: Iterable[str], allowed: Allowed) -> Found:
-    """Tasks that are not completed, and attempts that failed or were lost although nobody hit them."""
-    found: Found = [
-        ("losses", f"'{task}' is {states.get(task, 'unknown')}, not completed")
-        for task in tasks
-        if states.get(task) != "completed"
-    ]
-    if allowed.hits is not None:
-        ended = Counter((each.task, each.state) for each in attempts)
-        for (task, state), count in sorted(ended.items()):
-            kind = {"failed": "retries used up", "lost": "losses"}.get(state)
-            if kind and count > allowed.hits[task]:
-                found.append(
-                    (kind, f"{count} attempts of '{task}' are {state}, but it was hit {allowed.hits[task]} times")
-                )
+def unfinished(states: Mapping[str, str], tasks: Iterable[str]) -> Found:
+    """The tasks that are not completed."""
+    missing = [task for task in tasks if states.get(task) != "completed"]
+    return [("losses", f"'{task}' is {states.get(task, 'unknown')}, not completed") for task in missing]
+
+
+def unexplained(effects: Iterable[Effect], attempts: Iterable[Attempt], allowed: Allowed) -> Found:
+    """The attempts that failed, or were given up after they had begun, although nobody had hit them."""
+    found: Found = []
+    begun = {(each.task, each.attempt) for each in effects if each.what == "start"}
+    for each in attempts:
+        if allowed.hits is None or (each.task, each.number) in allowed.hits:
+            continue
+        text = f"attempt {each.number} of '{each.task}' is {each.state}, but nobody had hit it"
+        if each.state == "failed":
+            found.append(("retries used up", text))
+        elif each.state == "lost" and (each.task, each.number) in begun:
+            found.append(("losses", text))
     return found
 
 

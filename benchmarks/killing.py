@@ -152,12 +152,21 @@ class Killer:
                 time.sleep(log_uniform(self.rng, 0.001, 0.3))
         if not hit:
             return False
-        for task in {each.task for each in order if each.role != "engine"}:
+        for each in order:
+            self._explain(each)
+        for task in {each.task for each in order if each.task}:
             self.hits[task] += 1
-            self.trial.allowed.hits[task] += 1  # type: ignore[index]
         for task in {each.task for each in order if each.role == "supervisor"}:
             self.losses[task] += 1
         names = ", ".join(f"{each.role} {each.pid} {each.task}".strip() for each in order)
         self.counts[target, signals] += 1
         self.trial.act(f"{signals} to {names} (moment: {moment})")
         return True
+
+    def _explain(self, victim: Victim) -> None:
+        """What was hit may have failed or be lost; of a process that is only being forked nobody knows the attempt."""
+        allowed = self.trial.allowed
+        if victim.role == "helper":
+            allowed.hits = None
+        elif allowed.hits is not None and victim.task:
+            allowed.hits.add((victim.task, victim.attempt))

@@ -12,7 +12,6 @@ import sys
 import termios
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -115,7 +114,7 @@ class Trial:
     rng: random.Random
     found: Found = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
-    allowed: Allowed = field(default_factory=lambda: Allowed(hits=Counter()))
+    allowed: Allowed = field(default_factory=lambda: Allowed(hits=set()))
     sent: set[int] = field(default_factory=set)  # signals that this run's engine was sent
     runs: int = 0
     refused: int = 0  # runs in a row that ended as they must not
@@ -221,7 +220,8 @@ class Trial:
         for task, units in UNITS.items():
             if not self.allowed.again[task]:
                 self.found += evidence.counted(task, effects, units)
-        self.found += evidence.unfinished(record.attempts, record.states, TASKS, self.allowed)
+        self.found += evidence.unfinished(record.states, TASKS)
+        self.found += evidence.unexplained(effects, record.attempts, self.allowed)
         self.found += evidence.differing(evidence.digests(self.root / "out"), undisturbed)
         self.found += self._tracebacks()
 

@@ -21,6 +21,7 @@ class Victim:
     pid: int
     role: str
     task: str  # "" for the engine
+    attempt: int
     began: str  # its start in clock ticks: a later process of that number has another
 
     def send(self, number: int) -> bool:
@@ -68,30 +69,30 @@ def living(folder: Path, engine: int) -> list[Victim]:
         environment = _read(pid, "environ").split(b"\0")
         fields = _fields(pid) if mark in environment else None
         if fields is not None:
-            role, task = _role(pid, engine, fields, environment)
-            found.append(Victim(pid, role, task, fields[19]))
+            role, attempt = _role(pid, engine, fields, environment)
+            task, number = (attempt.parent.name, int(attempt.name)) if attempt else ("", 0)
+            found.append(Victim(pid, role, task, number, fields[19]))
     return found
 
 
-def _role(pid: int, engine: int, fields: list[str], environment: list[bytes]) -> tuple[str, str]:
-    """Who a process is: told by its attempt's started.json, before that by its session and its group."""
+def _role(pid: int, engine: int, fields: list[str], environment: list[bytes]) -> tuple[str, Path | None]:
+    """Who a process is, and its attempt's folder: told by started.json, before that by its session and its group."""
     if pid == engine:
-        return "engine", ""
+        return "engine", None
     words = [os.fsdecode(word) for word in _read(pid, "cmdline").split(b"\0")]
     group, session = fields[2], fields[3]
     for word, after in itertools.pairwise(words):
         if "/shim." in word:
             same = session == str(pid)  # its child is not yet the worker, nor any longer the supervisor
-            return ("supervisor" if same else "worker"), Path(after).parent.name
-    attempt = next((os.fsdecode(each[16:]) for each in environment if each.startswith(b"HARNESS_ATTEMPT=")), "")
-    if not attempt:
-        return "helper", ""
-    task = Path(attempt).parent.name
+            return ("supervisor" if same else "worker"), Path(after)
+    attempt = next((Path(os.fsdecode(each[16:])) for each in environment if each.startswith(b"HARNESS_ATTEMPT=")), None)
+    if attempt is None:
+        return "helper", None
     with suppress(OSError, ValueError, AttributeError):
-        started = json.loads((Path(attempt) / "started.json").read_bytes())
+        started = json.loads((attempt / "started.json").read_bytes())
         if started.get("pid"):
-            return ("worker" if started["pid"] == pid else "grandchild"), task
-    return ("worker" if group == str(pid) else "grandchild"), task
+            return ("worker" if started["pid"] == pid else "grandchild"), attempt
+    return ("worker" if group == str(pid) else "grandchild"), attempt
 
 
 def left_over(folder: Path, *, patience_s: float = 1.0) -> list[str]:

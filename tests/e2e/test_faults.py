@@ -17,7 +17,7 @@ from harness.store import Store
 from tests.engine.plans import load, shell
 from tests.source import ROOT
 
-NOTHING = Allowed(hits=Counter())
+NOTHING = Allowed(hits=set())
 
 
 def kinds(found: evidence.Found) -> set[str]:
@@ -96,14 +96,18 @@ def test_an_output_that_is_missing_or_differs_is_a_loss(tmp_path: Path) -> None:
 
 
 def test_a_task_that_is_not_completed_is_a_loss() -> None:
-    assert kinds(evidence.unfinished([], {"t": "lost"}, ["t"], NOTHING)) == {"losses"}
+    assert kinds(evidence.unfinished({"t": "lost"}, ["t"])) == {"losses"}
 
 
 @pytest.mark.parametrize(("state", "kind"), [("failed", "retries used up"), ("lost", "losses")])
 def test_an_attempt_that_failed_or_was_lost_unhit_is_found(state: str, kind: str) -> None:
-    attempts = [Attempt("t", 1, state), Attempt("t", 2, "completed")]
-    assert evidence.unfinished(attempts, {"t": "completed"}, ["t"], Allowed(hits=Counter("t"))) == []
-    assert kinds(evidence.unfinished(attempts, {"t": "completed"}, ["t"], NOTHING)) == {kind}
+    attempts, effects = [Attempt("t", 1, state), Attempt("t", 2, "completed")], [Effect("start", "t", 1, -1)]
+    assert evidence.unexplained(effects, attempts, Allowed(hits={("t", 1)})) == []
+    assert kinds(evidence.unexplained(effects, attempts, Allowed(hits={("t", 2)}))) == {kind}
+
+
+def test_an_attempt_that_was_lost_before_it_began_needs_no_hit() -> None:
+    assert evidence.unexplained([], [Attempt("t", 1, "lost")], NOTHING) == []
 
 
 def test_two_good_verdicts_of_one_task_are_a_duplicate(tmp_path: Path) -> None:
@@ -199,7 +203,7 @@ def test_a_process_that_is_left_over_is_found(tmp_path: Path, how: str) -> None:
 def test_a_signal_reaches_no_later_process_of_the_same_number() -> None:
     process = subprocess.Popen(["sleep", "60"])
     try:
-        assert not victims.Victim(process.pid, "worker", "t", "1").send(9)
+        assert not victims.Victim(process.pid, "worker", "t", 1, "1").send(9)
         assert process.poll() is None
     finally:
         process.kill()
