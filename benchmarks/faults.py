@@ -87,6 +87,8 @@ class Campaign:
                 if trial.found:
                     shutil.copytree(root, folder / "kept", symlinks=True)
                 self._close(trial, f"full {self.results.fills - before} times", keep_root=False)
+            if not trial.found:
+                shutil.rmtree(folder)  # what the mounted disk stood in the way of
 
     def tear(self, tears: int) -> None:
         """Trials until so many files were torn."""
@@ -186,7 +188,7 @@ def main() -> int:
     campaign.show()
     console.print(f"{results.kills.total() / results.took_s * 60:.0f} kills a minute")
     if chosen.report:
-        memory_gib = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+        memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**30
         machine = f"{os.cpu_count()} cores, {memory_gib} GiB, Linux {platform.release().split('-')[0]}"
         chosen.report.write_text(render(results, f"{machine}, Python {platform.python_version()}"))
     return 1 if results.found.total() else 0

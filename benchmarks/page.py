@@ -48,10 +48,10 @@ through numbered units and keeps its progress after each. Tasks have helpers, an
 of their own. Two tasks run at a time. A good third of the plans are shown on a terminal, with the live table.
 
 - **Kills** hit `harness run`, a task's supervisor, the task itself, a process below it, a whole attempt or everything
-  at once, by SIGKILL, SIGSTOP and then SIGKILL, SIGTERM or SIGINT. Half of the moments are drawn from a distribution
-  in which a millisecond is as likely as a second, from the first instruction of a run on; the others come right after
-  a transaction of the database, a new attempt, or the start, the result or the verdict of one. `harness run` follows
-  at once.
+  at once, by SIGKILL, SIGSTOP and then SIGKILL, SIGTERM or SIGINT. Two fifths of the moments are drawn from a
+  distribution in which a millisecond is as likely as a second, from the first instruction of a run on; the others come
+  right after a transaction of the database, a new attempt, the fork of its task, or the start, the result or the
+  verdict of it. `harness run` follows at once.
 - **Torn files**: everything is killed, then JSON files of attempts or the database's write-ahead log lose their last
   bytes, as after a power cut on a disk that lies.
 - **Full disks**: the root lies on a small disk, which is filled to its last page for up to three seconds.
