@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +26,7 @@ def defaults(model: type[Params]) -> dict[str, Any]:
     return {name: json.loads(json.dumps(getattr(empty, name))) for name in fields}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Appraisal:
     """What a task would run with now, and why its checkpoint doesn't hold (None: it holds)."""
 
@@ -97,7 +98,7 @@ class Appraiser:
         held = {}
         if checkpoint:
             held = {
-                name: name in checkpoint.freed or _holds(self.root / step.outputs[name], seal)
+                name: name in checkpoint.freed or _holds(os.path.join(self.root, step.outputs[name]), seal)  # noqa: PTH118 - see files.stamp
                 for name, seal in checkpoint.seals.items()
                 if name in step.outputs
             }
@@ -121,6 +122,8 @@ class Appraiser:
 
     def _input_digests(self, step: Step) -> dict[str, str]:
         """Digests of the step's inputs that no upstream step makes; "missing" where nothing is there."""
+        if not step.inputs:
+            return {}
         made = [Path(path) for need in step.needs for path in self.steps[need].outputs.values()]
         digests = {}
         for name in step.inputs:
@@ -146,7 +149,7 @@ class Appraiser:
         return known
 
 
-def _holds(path: Path, seal: files.Seal) -> bool:
+def _holds(path: str, seal: files.Seal) -> bool:
     """Whether an output is what was sealed; one that can't be read isn't."""
     try:
         return files.holds(path, seal)

@@ -165,7 +165,7 @@ class Plan(Model):
     tasks: list[Task] = Field(min_length=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """A task, resolved as far as it can be before anything runs.
 

@@ -39,7 +39,7 @@ def shown_as(state: State) -> str:
     return SHOWN_AS.get(state, "pending")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The stored fact that a task completed.
 
@@ -57,7 +57,7 @@ class Checkpoint:
     freed: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TaskRecord:
     """What the store knows of one task now. Times are seconds since the epoch."""
 
