@@ -15,10 +15,10 @@ from harness.files import Seal
 from harness.ledger import Request
 from harness.live import Live
 from harness.machine import DiskWatch, snapshot
-from harness.outcome import NO_ROOM, Outcome, judge
+from harness.outcome import NO_ROOM, Ended, Outcome, judge
 from harness.paths import Root
 from harness.plan import Cause, LoadedPlan, Step
-from harness.room import Shortage, users
+from harness.room import Shortages, users
 from harness.sealing import Sealer, Seals, unsealed
 from harness.state import Checkpoint, State, Verdict
 from harness.stops import Stops
@@ -42,15 +42,6 @@ class Running:
     cancelled: bool = False
 
 
-@dataclass(frozen=True)
-class Ended:
-    """An attempt that ended well and whose outputs are being sealed."""
-
-    step: Step
-    verdict: Verdict
-    outcome: Outcome
-
-
 class Engine:
     """Owns the plan for one run. All state that matters is in the store: what is here can be lost at any moment."""
 
@@ -65,7 +56,7 @@ class Engine:
         self.selector = selectors.DefaultSelector()
         self.running: dict[str, Running] = {}
         self.ended: dict[str, Ended] = {}
-        self.shortages: dict[str, Shortage] = {}
+        self.shortages = Shortages()
         self.lost: Counter[str] = Counter()
         self.executed = 0
         self.blocked_until = 0.0
@@ -181,8 +172,7 @@ class Engine:
             self._take_in(found)
         elif found:
             self.live.say(found)
-        for name in [name for name, shortage in self.shortages.items() if shortage.over()]:
-            del self.shortages[name]
+        for name in self.shortages.over():
             self.live.say(f"There is room again: '{name}' goes on")
             self.agenda.unblock(name)
         if self.store.tight:
@@ -200,7 +190,7 @@ class Engine:
         self.agenda.take_in(loaded.steps)
         for name in self.books.states.keys() - loaded.steps.keys():
             self.books.retry_at.pop(name, None)
-            self.shortages.pop(name, None)
+            self.shortages.drop(name)
         for name in self.running.keys() - loaded.steps.keys():
             self.live.say(f"'{name}' is stopped: {REMOVED}")
             self.running[name].attempt.stop()
@@ -223,7 +213,7 @@ class Engine:
         if state in (State.RUNNING, State.COMPLETED):
             return f"'{name}' is {state}" + ("; harness forget lets it run again" * (state == State.COMPLETED))
         self.agenda.take(name)
-        self.shortages.pop(name, None)
+        self.shortages.drop(name)
         if request.verb == "cancel":
             self.books.cancel(name, f"cancelled by {request.by}")
             self.agenda.over.add(name)
@@ -250,8 +240,7 @@ class Engine:
             self.queue.add(name, needs)
 
     def _start_ready(self) -> None:
-        short = any(shortage.lacking for shortage in self.shortages.values()) or self.store.tight
-        if short or time.monotonic() < self.blocked_until:
+        if self.shortages.lacking or self.store.tight or time.monotonic() < self.blocked_until:
             return
         held_back = []
         while (picked := self.queue.pick()) is not None:
@@ -313,6 +302,10 @@ class Engine:
                     found.stop()
             else:
                 self._ended(name, step, found)
+                if (
+                    self.books.states[name] == State.INTERRUPTED and step
+                ):  # for the run before: this one goes on with it
+                    self.agenda.unblock(name)
 
     # -- settling ---------------------------------------------------------------------------------------------------
 
@@ -395,6 +388,6 @@ class Engine:
     def _shortage(self, name: str, step: Step, outcome: Outcome) -> Outcome:
         """The task waits for room; its reason says where, what uses it and what could be freed."""
         folders = [*step.outputs.values(), str(self.root.folder), str(self.paths.folder)]
-        shortage = self.shortages[name] = Shortage(folders)
+        shortage = self.shortages.note(name, folders)
         using = users(self.agenda.steps, self.books, shortage.lacking or shortage.then)
         return replace(outcome, reason=f"{outcome.reason}; {shortage}; {using}")

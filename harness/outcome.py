@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.errors import WORKER_INTERRUPTED
-from harness.plan import Cause, Task
+from harness.plan import Cause, Step, Task
 from harness.state import State, Verdict
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -30,6 +30,15 @@ class Outcome:
     reason: str = ""
     result: Result = field(default_factory=dict)
     cause: Cause | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An attempt that ended well and whose outputs are being sealed."""
+
+    step: Step
+    verdict: Verdict
+    outcome: Outcome
 
 
 def judge(verdict: Verdict, result: Result | None, log_tail: list[str], task: Task) -> Outcome:

@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +13,7 @@ from harness.plan import Step
 from harness.preflight import FileSystem, size
 from harness.state import Checkpoint, State
 
-AGAIN_S = 600.0  # where no place is short of room now, it is tried again after this time
+FIRST_S, LONGEST_S = 10.0, 600.0  # where no place is short of room now, it is tried again after twice as long each time
 LOOK_S = 2.0
 SHOWN = 3
 
@@ -32,13 +33,13 @@ def lack(place: FileSystem) -> str:
 
 
 class Shortage:
-    """The file systems of `folders` (and those for temporary files) when a task ran out of room."""
+    """The file systems of `folders`, and of temporary files, when a task ran out of room for the `count`-th time."""
 
-    def __init__(self, folders: Iterable[str]) -> None:
+    def __init__(self, folders: Iterable[str], count: int) -> None:
         found = (file_system(Path(each)) for each in (*folders, tempfile.gettempdir(), str(SHM)))
         self.then = {place.device: place for place in reversed(list(found))}
         self.lacking = {device: place for device, place in self.then.items() if lack(place)}
-        self._until = time.monotonic() + AGAIN_S
+        self._until = time.monotonic() + min(LONGEST_S, FIRST_S * 2 ** min(count - 1, 10))
         self._next_at = time.monotonic() + LOOK_S
 
     def over(self) -> bool:
@@ -58,6 +59,39 @@ class Shortage:
         """Where room is lacking."""
         places = [f"'{place.path}' {lack(place)}" for place in self.lacking.values()]
         return ", ".join(places) or "there is room now, after the task has tidied up"
+
+
+class Shortages:
+    """The tasks that wait for room, by id."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Shortage] = {}
+        self._counts: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def lacking(self) -> bool:
+        """Whether any place is short of room: whatever starts now may run out of it too."""
+        return any(each.lacking for each in self._open.values())
+
+    def note(self, name: str, folders: Iterable[str]) -> Shortage:
+        """The task has run out of room, below one of these folders."""
+        self._counts[name] += 1
+        self._open[name] = Shortage(folders, self._counts[name])
+        return self._open[name]
+
+    def drop(self, name: str) -> None:
+        """The task waits for room no more."""
+        self._open.pop(name, None)
+
+    def over(self) -> list[str]:
+        """The tasks for which there is room again; they wait no more."""
+        found = [name for name, each in self._open.items() if each.over()]
+        for name in found:
+            del self._open[name]
+        return found
 
 
 class Known(Protocol):

@@ -38,7 +38,9 @@ def write(folder: str, name: str, text: str, *, durably: bool) -> bool:
     try:
         temporary = os.open(f"{folder}/.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            os.write(temporary, text.encode("utf-8", "replace"))
+            content = text.encode("utf-8", "replace")
+            if os.write(temporary, content) < len(content):
+                return False  # the disk has become full within it
             if durably:
                 os.fsync(temporary)
         finally:

@@ -49,6 +49,17 @@ def test_a_detached_task_is_stopped_without_a_run(tmp_path: Path) -> None:
     assert log(tmp_path) == ["s", "saved"]
 
 
+def test_a_task_that_was_stopped_while_no_run_was_there_goes_on_with_the_next(tmp_path: Path) -> None:
+    process = start(tmp_path, "run", str(write_plan(tmp_path, [saving()], on_interrupt="detach")))
+    until(lambda: log(tmp_path) == ["s"])
+    os.kill(process.pid, signal.SIGINT)
+    process.communicate(timeout=30)
+    harness(tmp_path, "stop", "s")
+    (tmp_path / "go").touch()
+    harness(tmp_path, "resume")
+    assert log(tmp_path) == ["s", "saved", "s", "end"]
+
+
 def test_a_task_may_detach_where_the_rest_is_stopped(tmp_path: Path) -> None:
     plan = write_plan(tmp_path, [saving("s"), saving("d", on_interrupt="detach")])
     process = start(tmp_path, "run", str(plan), "--jobs", "2")
