@@ -19,6 +19,7 @@ HOPELESS = frozenset({State.FAILED, State.BLOCKED, State.CANCELLED})  # no run g
 BLOCKING = frozenset({State.FAILED, State.WAITING_DECISION, State.WAITING_RESOURCES, State.WAITING_DISK})
 RUN = "SELECT id, pid, host, started_at, ended_at, exit_code FROM run ORDER BY id DESC LIMIT 1"
 EVENT = "SELECT seq, ts FROM event ORDER BY seq DESC LIMIT 1"
+REMOVED = "SELECT id, state FROM task WHERE removed = 1 AND attempt > 0 ORDER BY position, id"
 TASKS = """
 SELECT t.id, t.content, t.priority, t.tool, t.needs, t.state, t.attempt, t.reason, t.started_at, t.ended_at, t.retry_at,
     c.note,
@@ -69,7 +70,7 @@ class Snapshot:
     """Where a plan stands at the time `now`.
 
     `run` is the id of the latest run, "" before the first; `cursor` and `changed_at` are the number and the time of
-    the last event.
+    the last event; `removed` has the id and state of tasks that were executed and that the plan no longer has.
     """
 
     plan: str
@@ -85,6 +86,7 @@ class Snapshot:
     changed_at: float | None = None
     now: float = 0.0
     rows: list[Row] = field(default_factory=list)
+    removed: list[tuple[str, State]] = field(default_factory=list)
 
     @property
     def elapsed_s(self) -> float:
@@ -128,12 +130,13 @@ def snapshot(paths: PlanPaths) -> Snapshot:
             run = db.execute(RUN).fetchone() or ("", 0, "", None, None, None)
             event = db.execute(EVENT).fetchone() or (0, None)
             tasks = db.execute(TASKS).fetchall()
+            removed = [(name, State(state)) for name, state in db.execute(REMOVED)]
     except (sqlite3.Error, OSError) as error:
         do = "Look at its permissions; if it is damaged, restore a copy"
         raise StoreError("the state can't be read", where=str(paths.database), found=str(error), do=do) from error
     rows = [_row(paths, task, now=now, owned=owned) for task in tasks]
     return Snapshot(
-        plan=plan[0], path=plan[1], cursor=event[0], changed_at=event[1], now=now, rows=rows,
+        plan=plan[0], path=plan[1], cursor=event[0], changed_at=event[1], now=now, rows=rows, removed=removed,
         alive=owned and run[4] is None, run=run[0],
         pid=run[1], host=run[2], started_at=run[3], ended_at=run[4], exit_code=run[5],
     )  # fmt: skip
@@ -180,6 +183,7 @@ def document(snapshot: Snapshot) -> dict[str, Any]:
         "next": [row.id for row in snapshot.ready],
         "blocking": [row.id for row in snapshot.blocking],
         "tasks": [_task(row) for row in snapshot.rows],
+        "removed": [{"id": name, "state": state} for name, state in snapshot.removed],
     }
     return {"schema": "harness.status/1", "ok": True, "cursor": snapshot.cursor, "data": data}
 

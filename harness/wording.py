@@ -146,4 +146,8 @@ def advice(snapshot: Snapshot, *, reasons: bool = False) -> list[tuple[str, Stat
         made.append((f"next {names}{rest}{resume}", State.PENDING))
     elif resume and any(row.state == State.FAILED for row in snapshot.blocking):
         made.append((f"then{resume}", State.PENDING))
+    if snapshot.removed:
+        shown = ", ".join(f"{name} ({word(state)})" for name, state in snapshot.removed[:NEXT_SHOWN])
+        rest = f" and {len(snapshot.removed) - NEXT_SHOWN} more" if len(snapshot.removed) > NEXT_SHOWN else ""
+        made.append((f"removed from the plan, kept: {shown}{rest}", State.PENDING))
     return made

@@ -326,11 +326,15 @@ def test_an_attempt_that_a_lost_database_knew_of_does_not_run_beside_the_next(tm
     assert log(tmp_path) == ["a", "s", "a", "s", "s_end", "z"]
 
 
-def test_a_task_removed_from_the_plan_is_shown_no_more(tmp_path: Path) -> None:
+def test_a_task_removed_from_the_plan_is_shown_as_such(tmp_path: Path) -> None:
     harness(tmp_path, "run", str(write_plan(tmp_path, [counted("a"), counted("b")])))
     harness(tmp_path, "run", str(write_plan(tmp_path, [counted("b")])))
     assert set(status(tmp_path)) == {"b"}
+    assert json.loads(harness(tmp_path, "status", "--json"))["data"]["removed"] == [{"id": "a", "state": "completed"}]
+    assert "1/1 done" in harness(tmp_path, "status")
+    assert "removed from the plan, kept: a (completed)" in harness(tmp_path, "status")
     assert log(tmp_path) == ["a", "b"]
+    assert "nothing executed" in harness(tmp_path, "run", str(write_plan(tmp_path, [counted("a"), counted("b")])))
 
 
 def test_two_files_can_not_share_a_name(tmp_path: Path) -> None:
