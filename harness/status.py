@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness import faults
 from harness.database import reading
 from harness.errors import StoreError
 from harness.ownership import held, owner
@@ -125,6 +126,8 @@ def snapshot(paths: PlanPaths) -> Snapshot:
         with closing(reading(paths.database)) as db:
             db.execute("BEGIN")  # all that follows is of one moment
             if db.execute("PRAGMA user_version").fetchone()[0] == 0:  # the first run is about to make its tables
+                if paths.tasks.exists():
+                    raise faults.store_error(faults.EMPTY, paths.database)
                 return Snapshot(paths.folder.name, alive=owned, now=now)
             plan = db.execute("SELECT name, path FROM plan").fetchone() or (paths.folder.name, "")
             run = db.execute(RUN).fetchone() or ("", 0, "", None, None, None)

@@ -53,11 +53,13 @@ def _without_a_run(paths: PlanPaths, store: Store, verb: str, task: str | None) 
     yield from _stopped(attempts)
     if verb == "stop":
         yield from () if attempts else ("nothing runs",)
+        return
+    state = records[names[0]].state
+    if state == State.COMPLETED or (verb == "retry" and state == State.RUNNING):
+        yield f"'{task}' is {state}" + "; harness forget lets it run again" * (state == State.COMPLETED)
     elif verb == "cancel":
         store.cancel(names[0], f"cancelled by {getpass.getuser()}")
         yield f"'{task}' is cancelled; what needs it is blocked"
-    elif records[names[0]].state in (State.COMPLETED, State.RUNNING):
-        yield f"'{task}' is {records[names[0]].state}" + "; harness forget lets it run again"
     else:
         store.renew(names[0])
         yield f"'{task}' is tried again with the next run: harness resume {paths.folder.name}"

@@ -223,3 +223,15 @@ def test_a_request_that_a_dead_run_never_saw_is_not_done_later(tmp_path: Path, v
     with Store(Root(tmp_path).plan("p")) as store:
         assert store.answer_to(number) == "the run that was asked has ended"
         assert json.dumps(store.events(0, 1000)).count('"answered"') == 1
+
+
+def test_what_has_completed_can_not_be_cancelled(tmp_path: Path) -> None:
+    harness(tmp_path, "run", str(write_plan(tmp_path, [counted("a")])))
+    assert "'a' is completed; harness forget lets it run again" in harness(tmp_path, "cancel", "a")
+    assert status(tmp_path)["a"]["state"] == "completed"
+
+
+def test_an_emptied_database_is_not_taken_for_a_plan_that_was_never_run(tmp_path: Path) -> None:
+    harness(tmp_path, "run", str(write_plan(tmp_path, [counted("a")])))
+    (tmp_path / "checkpoints/p/state.db").write_bytes(b"")
+    assert "the file is empty, though tasks have been executed" in harness(tmp_path, "status", code=5)
