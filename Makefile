@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 ENGINE := .venv
 TRAIN := .venv-train
+PEERS := doit snakemake luigi dbos
 PIP := -m pip --disable-pip-version-check --quiet
 # The user may have switched bytecode off: start-up times are much better with it.
 COMPILE := env -u PYTHONDONTWRITEBYTECODE $(ENGINE)/bin/python -m compileall -q harness tools
@@ -32,9 +33,12 @@ check: $(ENGINE)/.dev $(TRAIN)/.test
 bench: $(ENGINE)/.engine
 	$(ENGINE)/bin/python benchmarks/engine.py
 
-peers:
-	$(PYTHON) -m venv .peers
-	.peers/bin/python $(PIP) install doit
+peers: $(addprefix .peers/,$(PEERS))
+
+.peers/%: constraints/peers.txt
+	$(PYTHON) -m venv $@
+	$@/bin/python $(PIP) install "$$(grep '^$*==' constraints/peers.txt)"
+	touch $@
 
 serve:
 	@echo "There is no serving environment yet: it comes with the SGLang tools (see README, what is missing)."
