@@ -15,7 +15,9 @@ from peers import ENGINES, Engine, Task, chain
 from rich.console import Console
 from rich.table import Table
 
-LIMITS = {"task_ms": 25.0, "status_s": {1000: 0.15, 10_000: 0.4}, "noop_s": {1000: 0.25, 10_000: 0.8}, "memory_mb": 80}
+TASK_MS, MEMORY_MB = 25.0, 80.0  # the limits of the design, and by number of tasks:
+RERUN_S = {1000: 0.25, 10_000: 0.8}
+STATUS_S = {1000: 0.15, 10_000: 0.4}
 HALF = "echo start_{id} >> log; echo half > {out}; sleep {sleep}; echo whole > {out}; echo {id} >> log"
 SLEEP_S = 3.0
 console = Console()
@@ -79,6 +81,14 @@ def _speed_row(
     limits = _limits(len(tasks), task_ms, noop_s, status_s, memory) if engine.name == "harness" else ""
     cells = [f"{run_s:.2f}", f"{task_ms:.1f}", f"{run_s / base[0]:.1f}", f"{noop_s:.3f}", f"{noop_s / base[1]:.1f}"]
     return [engine.name, *cells, f"{status_s:.3f}", f"{memory:.0f}"], base, limits
+
+
+def _limits(count: int, task_ms: float, noop_s: float, status_s: float, memory_mb: float) -> str:
+    """Each figure of ours as a share of its limit; above 1 it is missed."""
+    shares = {"task": task_ms / TASK_MS, "memory": memory_mb / MEMORY_MB}
+    if count in RERUN_S:
+        shares |= {"rerun": noop_s / RERUN_S[count], "status": status_s / STATUS_S[count]}
+    return ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
 
 
 def best(command: list[str], folder: Path, times: int = 3) -> tuple[float, float]:
