@@ -154,12 +154,15 @@ def forget(task: str, plan: str | None, root: Path | None) -> None:
     """
     import shutil
 
-    from harness.ownership import owning
+    from harness.ownership import held, owning
+    from harness.state import State
     from harness.store import Store
 
     paths = state_of(plan, root)
     with owning(paths.lock, plan=paths.folder.name), Store(paths) as store:
-        known_task(task, store.records(), paths.folder.name)
+        record = store.records()[known_task(task, store.records(), paths.folder.name)]
+        if record.state == State.RUNNING and held(paths.attempt(task, record.attempt).lock):
+            raise UsageError(f"task '{task}' is running", do=f"Stop it first: harness stop {task}")
         store.forget(task)
         for scratch in paths.scratches(task):
             shutil.rmtree(scratch)

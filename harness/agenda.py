@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from harness import references
-from harness.appraisal import Appraisal, Appraiser
+from harness.appraisal import Appraisal, Appraiser, checked_params
 from harness.books import Books
 from harness.errors import ToolError
 from harness.frontier import Frontier
@@ -32,7 +32,7 @@ class Agenda:
         self.over -= changed
         self.steps = steps
         self.books.take_in(steps)
-        self.frontier = Frontier(steps, [name for name in self.only if name in steps])
+        self.frontier = Frontier(steps, [name for name in self.only if name in steps] if self.only else None)
         self.ready.clear()
         self.appraiser = Appraiser(steps, self.root.folder, self.books.store, known=self.books)
 
@@ -79,6 +79,7 @@ class Agenda:
             if name in self.books.checkpoints:
                 self.books.set(name, State.PENDING, stale)
                 self._doubt(name)
+            checked_params(step, appraisal.params)
             self.ready[name] = appraisal
             self.added.append(name)
 

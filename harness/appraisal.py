@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic import ValidationError
+
 from harness import files, fingerprint, references
 from harness.contract import Params, ToolError
 from harness.errors import StoreError
@@ -24,6 +26,17 @@ def defaults(model: type[Params]) -> dict[str, Any]:
     empty = model.model_construct()
     fields = [name for name, field in model.model_fields.items() if not field.is_required()]
     return {name: json.loads(json.dumps(getattr(empty, name))) for name in fields}
+
+
+def checked_params(step: Step, params: Mapping[str, Any]) -> Params:
+    """The parameters as the tool's model. Raises ToolError where a value known only now doesn't fit."""
+    assert step.tool is not None
+    try:
+        return step.tool.params.model_validate(params)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise ToolError(f"parameter '{name}': {first['msg']}", found=repr(first["input"])) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
 """What a run knows of each task, kept equal to the store; it waits where the store can't be written for a while."""
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from harness import retrying
+from harness.appraisal import defaults
 from harness.errors import StoreError
 from harness.files import digest_json
 from harness.ledger import Request
@@ -17,6 +19,12 @@ from harness.store import Store
 
 T = TypeVar("T")
 WAIT_S = 1.0
+FIGURES = re.compile(r"\d[\d.,]* ?(?:[KMGT]i)?B?")
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two reasons say the same but for figures, which change all the time."""
+    return one == other or FIGURES.sub("", one) == FIGURES.sub("", other)
 
 
 class Books:
@@ -30,7 +38,9 @@ class Books:
         self.reasons = {name: record.reason for name, record in records.items()}
         self.attempts = {name: record.attempt for name, record in records.items()}
         self.retry_at = {name: record.retry_at for name, record in records.items() if record.retry_at}
-        self.tries_used = {name: record.tries_used for name, record in records.items() if record.retry_at}
+        self.tries_used = {  # a task that has failed for good begins anew with each run
+            name: record.tries_used for name, record in records.items() if record.state != State.FAILED
+        }
         self.checkpoints: dict[str, Checkpoint] = store.checkpoints()
         self.choices = {name: decision.choice for name, decision in store.decisions().items()}
         self.changes: dict[str, dict[str, Any]] = store.changes()
@@ -63,7 +73,7 @@ class Books:
 
     def set(self, name: str, state: State, reason: str) -> None:
         """Record a change of state that is not the start or end of an attempt; nothing where nothing changes."""
-        if self.states[name] == state and (state in SETTLED or self.reasons.get(name) == reason):
+        if self.states[name] == state and (state in SETTLED or _same(self.reasons.get(name, ""), reason)):
             return
         self.write(lambda: self.store.set_state(name, state, reason))
         self._now(name, state, reason)
@@ -135,7 +145,12 @@ class Books:
         """
         name = step.task.id
         used = self.tries_used[name] = self.tries_used.get(name, 0) + 1
-        params = self.store.attempts(name)[-1].parts["params"]
+        params = {
+            **(defaults(step.tool.params) if step.tool else {}),
+            **step.params,
+            **self.changes.get(name, {}).get("with", {}),
+            **self.store.attempts(name)[-1].parts["params"],  # which leaves out those that can't change the outputs
+        }
         jitter = random.uniform(0.9, 1.1)  # noqa: S311 - no secret
         again = retrying.again(step.task.retries, rule, used, params, jitter=jitter)
         if again is None:

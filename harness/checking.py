@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness import order, preflight
-from harness.appraisal import defaults
+from harness.appraisal import checked_params, defaults
 from harness.errors import EXIT_OK, BlockedError
-from harness.launching import checked_params
 from harness.machine import snapshot
 from harness.paths import Root
 from harness.plan import LoadedPlan, Step

@@ -117,6 +117,7 @@ class Context:
         self.protected: dict[str, str] = request.get("protected", {})
         self.stop_requested = False
         self._secrets = [form for secret in secrets for form in dict.fromkeys((secret, json.dumps(secret)[1:-1]))]
+        self._secrets.sort(key=len, reverse=True)  # one may be part of another
         self._events = (self.folder / "events.jsonl").open("a", encoding="utf-8", buffering=1)
         self._last_progress_s = 0.0
 

@@ -60,6 +60,7 @@ class Engine:
         self.lost: Counter[str] = Counter()
         self.executed = 0
         self.blocked_until = 0.0
+        self.heeded = 0  # of the stop signals
         self.disk = DiskWatch(self.paths.folder)
 
     # -- the loop ---------------------------------------------------------------------------------------------------
@@ -79,6 +80,8 @@ class Engine:
                 self._consider()
                 if not self.stops.count:
                     self._start_ready()
+                if self.stops.count > self.heeded:
+                    self._stop()
                 if self._finished():
                     break
                 self._wait()
@@ -104,7 +107,6 @@ class Engine:
 
     def _wait(self) -> None:
         """Sleep until an attempt ends, seals are done, a stop signal comes, or it is time to look again."""
-        seen = self.stops.count
         for key, _ in self.selector.select(TICK_S):
             if key.fileobj is self.stops:
                 self.stops.drain()
@@ -115,8 +117,6 @@ class Engine:
                 self._poll(key.data)
         if self.watch.due():
             self._look_around()
-        if self.stops.count > seen:
-            self._stop()
         if news := self.disk.news():
             self.live.say(news)
         self.live.refresh()
@@ -131,7 +131,8 @@ class Engine:
 
     def _stop(self) -> None:
         """Act on a stop signal: detach or stop gracefully on the first, kill on the second."""
-        first = self.stops.count == 1
+        self.heeded = self.stops.count
+        first = self.heeded == 1
         self.leaves_at = time.monotonic() + LEAVE_S  # a supervisor that waits for room to write its verdict may stay
         detached = [name for name, each in self.running.items() if first and self._detaches(each)]
         for name in detached:
@@ -205,7 +206,7 @@ class Engine:
         if name not in self.agenda.steps or state is None:
             return f"the plan has no task '{name}'"
         if request.verb in ("stop", "cancel") and running:
-            running.cancelled = request.verb == "cancel"
+            running.cancelled |= request.verb == "cancel"
             running.attempt.stop()
             return f"'{name}' is being stopped; it has {self.plan.grace_s:g} s to keep its progress"
         if request.verb == "stop":
@@ -312,17 +313,16 @@ class Engine:
     def _ended(self, name: str, step: Step | None, verdict: Verdict | None, *, cancelled: bool = False) -> None:
         """Judge an attempt whose processes are gone; no verdict means that it was lost."""
         paths = self.paths.attempt(name, self.books.attempts[name])
-        if verdict is None:
-            self._unfinished(name, step, None, Outcome(State.LOST, process.why_lost(paths)))
-            return
         tail = process.log_tail(paths, TAIL_LINES)
-        if step is None:
+        if verdict is None:
+            outcome = Outcome(State.LOST, process.why_lost(paths))
+        elif step is None:
             outcome = Outcome(State.INTERRUPTED, REMOVED)
         else:
-            outcome = judge(verdict, process.read_result(paths), tail, step.task)
-        if outcome.state == State.INTERRUPTED and cancelled:
+            outcome = judge(verdict, self.launcher.result(step, paths), tail, step.task)
+        if outcome.state != State.COMPLETED and cancelled:
             outcome = Outcome(State.CANCELLED, "cancelled while it ran")
-        if outcome.state != State.COMPLETED or step is None:
+        if outcome.state != State.COMPLETED or step is None or verdict is None:
             self._unfinished(name, step, verdict, outcome, tail="\n".join(tail))
             return
         ended = Ended(step, verdict, outcome)

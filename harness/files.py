@@ -141,17 +141,23 @@ def _manifest(folder: Path, files: list[tuple[str, os.stat_result]]) -> dict[str
     """Digests that the folder's own manifest vouches for: those whose size and modification time are as listed."""
     try:
         lines = (folder / MANIFEST).read_text(encoding="utf-8").splitlines()
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+        return {}  # nothing there, or somebody else's file of that name
     status = dict(files)
     known = {}
     for line in lines:
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError:
+        except ValueError:
             continue
-        now = status.get(entry.get("path", ""))
-        if now and (now.st_size, now.st_mtime_ns) == (entry.get("size"), entry.get("mtime_ns")):
+        if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+            continue
+        now = status.get(entry["path"])
+        if (
+            now
+            and isinstance(entry.get("sha256"), str)
+            and (now.st_size, now.st_mtime_ns) == (entry.get("size"), entry.get("mtime_ns"))
+        ):
             known[entry["path"]] = entry["sha256"]
     return known
 

@@ -10,7 +10,7 @@ from harness.plan import Step
 class Frontier:
     """The tasks of `wanted` and their needs, and which of them are settled; no recursion, whatever the plan's depth."""
 
-    def __init__(self, steps: Mapping[str, Step], only: Iterable[str] = ()) -> None:
+    def __init__(self, steps: Mapping[str, Step], only: Iterable[str] | None = None) -> None:
         self._steps = steps
         self.wanted = _closure(steps, only)
         self.dependants = dependants_of({name: step.needs for name, step in steps.items()})
@@ -78,9 +78,9 @@ class Frontier:
         return found
 
 
-def _closure(steps: Mapping[str, Step], only: Iterable[str]) -> dict[str, None]:
-    """The tasks of `only` and all that they need, in plan order; every task when `only` is empty."""
-    found = set(only) or set(steps)
+def _closure(steps: Mapping[str, Step], only: Iterable[str] | None) -> dict[str, None]:
+    """The tasks of `only` and all that they need, in plan order; every task when that is None."""
+    found = set(steps if only is None else only)
     pending = list(found)
     while pending:
         for need in steps[pending.pop()].needs:

@@ -1,5 +1,7 @@
 """From a step to its process: command line, environment and request."""
 
+import contextlib
+import json
 import os
 import shutil
 import sys
@@ -7,12 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from harness import catalog, preflight, references
-from harness.appraisal import Appraisal
-from harness.contract import Needs, Params, Tool
-from harness.errors import BlockedError, ToolError
+from harness import catalog, preflight, process, references
+from harness.appraisal import Appraisal, checked_params
+from harness.contract import Needs, Tool
+from harness.errors import BlockedError
 from harness.files import write_json
 from harness.generic import SHELL
 from harness.machine import snapshot
@@ -23,17 +23,6 @@ from harness.settings import interpreter
 from harness.worker import SECRET_VARIABLE, revealed
 
 NOTHING = Needs()
-
-
-def checked_params(step: Step, params: Mapping[str, Any]) -> Params:
-    """The parameters as the tool's model. Raises ToolError where a value known only now doesn't fit."""
-    assert step.tool is not None
-    try:
-        return step.tool.params.model_validate(params)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise ToolError(f"parameter '{name}': {first['msg']}", found=repr(first["input"])) from error
 
 
 def needs(step: Step, appraisal: Appraisal) -> Needs:
@@ -80,12 +69,12 @@ class Launcher:
     """Prepares attempts: writes the request into the attempt's folder and says what the shim is to start."""
 
     def __init__(self, root: Root, plan: Plan, paths: PlanPaths, envs: Mapping[str, str]) -> None:
-        self.root, self.plan, self.paths, self.envs = root, plan, paths, envs
+        self.root, self.plan, self.paths, self._envs = root, plan, paths, envs
 
     def python(self, step: Step) -> Path:
         """The interpreter of the step's environment. Raises BlockedError when there is none."""
         assert step.tool is not None
-        return interpreter(step.task.env or step.tool.env, self.root, self.envs)
+        return interpreter(step.task.env or step.tool.env, self.root, {**self._envs, **self.plan.envs})
 
     def problems(self, step: Step, asked: Needs) -> list[str]:
         """What the machine lacks for the step, one sentence each."""
@@ -110,7 +99,7 @@ class Launcher:
         attempt = self.paths.attempt(step.task.id, number)
         attempt.folder.mkdir(parents=True, exist_ok=True)
         hidden = {f"{SECRET_VARIABLE}{name}": value for name, value in self.secrets(step).items()}
-        env = {**os.environ, "HARNESS_TASK": step.task.id, "PYTHONUNBUFFERED": "1", **hidden}
+        env = {**self._environment(hidden), "HARNESS_TASK": step.task.id, "PYTHONUNBUFFERED": "1", **hidden}
         argv, cwd = (
             self._shell(attempt, appraisal, env)
             if step.tool is SHELL
@@ -126,6 +115,22 @@ class Launcher:
             py_spy=py_spy() if step.task.stall_s else "",
             secrets=list(hidden),
         )
+
+    def _environment(self, hidden: Mapping[str, str]) -> dict[str, str]:
+        """Our own environment, without the variables of secrets that the task doesn't refer to."""
+        others = {s.env for name, s in self.plan.secrets.items() if f"{SECRET_VARIABLE}{name}" not in hidden}
+        return {name: value for name, value in os.environ.items() if name not in others}
+
+    def result(self, step: Step, paths: AttemptPaths) -> dict[str, Any] | None:
+        """What the tool returned or reported, None where it left nothing readable; secrets are hidden."""
+        found = process.read_result(paths)
+        if found is None or step.tool is not SHELL:  # a worker hides them itself
+            return found
+        text = json.dumps(found, ensure_ascii=False)
+        with contextlib.suppress(BlockedError):  # a secret that is gone now
+            for value in sorted(self.secrets(step).values(), key=len, reverse=True):
+                text = text.replace(json.dumps(value, ensure_ascii=False)[1:-1], "[secret]")
+        return dict(json.loads(text))
 
     def _shell(self, attempt: AttemptPaths, appraisal: Appraisal, env: dict[str, str]) -> tuple[list[str], Path]:
         env["HARNESS_RESULT"] = str(attempt.result)

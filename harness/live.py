@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self
 
 from harness import status, table, wording
+from harness.errors import StoreError
 from harness.paths import PlanPaths
 from harness.state import State
 
@@ -78,7 +79,10 @@ class Live:
     def _draw(self) -> None:
         assert self._live
         size = self.console.size
-        snapshot = status.snapshot(self.paths)
+        try:
+            snapshot = status.snapshot(self.paths)
+        except StoreError:
+            return  # what can't be read just now is shown the next time
         view = table.render(snapshot, size.width, ascii=self._ascii, height=size.height)
         try:
             self._live.update(view, refresh=True)
@@ -87,7 +91,10 @@ class Live:
 
     def _heartbeat(self) -> None:
         """Say that the run is alive, and what it is at."""
-        snapshot = status.snapshot(self.paths)
+        try:
+            snapshot = status.snapshot(self.paths)
+        except StoreError:
+            return
         running = [row for row in snapshot.rows if row.state == State.RUNNING]
         for row in running:
             facts = (wording.fraction(row), wording.rate(row), wording.note(row, snapshot.now))

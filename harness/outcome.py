@@ -6,6 +6,8 @@ import signal
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from harness.errors import WORKER_INTERRUPTED
 from harness.plan import Cause, Step, Task
 from harness.state import State, Verdict
@@ -20,6 +22,14 @@ LACKS_MEMORY = re.compile(
     r"|std::bad_alloc|Cannot allocate memory|can't allocate memory|[Oo]ut of memory"
 )
 Result = dict[str, Any]
+
+
+class Said(BaseModel):
+    """What a command may write to $HARNESS_RESULT; seals and deletions are not for it to tell."""
+
+    values: dict[str, Any] = {}
+    metrics: dict[str, float] = {}
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,11 +61,26 @@ def judge(verdict: Verdict, result: Result | None, log_tail: list[str], task: Ta
     if verdict.exit_code == 0:
         if result is None and task.tool != "shell":
             return Outcome(State.FAILED, "its process ended well, but without a result", cause="fault")
-        return Outcome(State.COMPLETED, result=result or {})
+        if task.tool != "shell":
+            return Outcome(State.COMPLETED, result=result or {})
+        if not verdict.stop:  # else nobody knows whether it was done, or only ended well
+            return _of_shell(result or {})
     if verdict.stop or verdict.exit_code == WORKER_INTERRUPTED:
         return Outcome(State.INTERRUPTED, "stopped as asked")
     reason = _reason(verdict, result, log_tail)
     return Outcome(State.FAILED, reason, cause=_cause(verdict, result, [reason, *log_tail]))
+
+
+def _of_shell(result: Result) -> Outcome:
+    """What a command wrote into its result counts only as far as a command may say it."""
+    try:
+        said = Said.model_validate(result)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        reason = f"what it wrote to $HARNESS_RESULT doesn't fit: {where}: {first['msg']}"
+        return Outcome(State.FAILED, reason, cause="output")
+    return Outcome(State.COMPLETED, result=said.model_dump())
 
 
 def _of(limit_s: float | None, word: str = "of") -> str:

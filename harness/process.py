@@ -184,7 +184,9 @@ def _supervisors() -> Iterator[tuple[int, Path]]:
         except OSError:
             continue
         if len(words) > SHIM_AT + 1 and b"/shim." in words[SHIM_AT]:
-            yield pid, Path(os.fsdecode(words[SHIM_AT + 1]))
+            with contextlib.suppress(ProcessLookupError):
+                if os.getsid(pid) == pid:  # else it is the supervisor's child that hides secrets in the log
+                    yield pid, Path(os.fsdecode(words[SHIM_AT + 1]))
 
 
 def end_strays(below: Path, known: Collection[Path], *, grace_s: float) -> list[Path]:

@@ -173,7 +173,7 @@ class Resolver:
             if self._fits(tool, params, deferred, place=(*place, "with")):
                 outputs = {name: _path(template.format_map(full)) for name, template in tool.outputs.items()}
                 inputs = tuple(_path(path) for name in tool.inputs for path in _paths(full.get(name)))
-            self._check_rules(task, tool, place)
+            self._check_rules(task, tool, place, full=full)
         elif task.with_ and task.tool is None:
             self.reporter.mistake((*place, "with"), f"task '{task.id}' has parameters but no tool")
         declared = self._substituted(dict(task.outputs), (*place, "outputs"))
@@ -182,7 +182,7 @@ class Resolver:
         task = task.model_copy(update=self._texts(task, place))
         return Step(task, needs, tool, params, outputs, inputs, deferred)
 
-    def _check_rules(self, task: Task, tool: Tool, place: Place) -> None:
+    def _check_rules(self, task: Task, tool: Tool, place: Place, *, full: Mapping[str, Any]) -> None:
         """The parameters that a rule for retries changes have to be the tool's."""
         for index, rule in enumerate(task.retries.rules):
             for key, changes in (("with", rule.with_), ("scale", rule.scale)):
@@ -191,6 +191,9 @@ class Resolver:
                         at = (*place, "retries", "rules", index, key, name, "key")
                         do = nearest(name, tool.params.model_fields)
                         self.reporter.mistake(at, f"tool '{tool.name}' has no parameter '{name}'", do=do)
+                    elif key == "scale" and not _may_scale(full.get(name)):
+                        what = f"parameter '{name}' is no number that could be scaled"
+                        self.reporter.mistake(at, what, found=validation.shown(full.get(name)))
 
     def _tool(self, task: Task, place: Place) -> Tool | None:
         if task.env is not None and task.env not in {
@@ -281,6 +284,11 @@ class Resolver:
                         at = _output_place(step.task, output, self.places[name])
                         self.reporter.mistake(at, what, found=f"'{path}'", do="Give each its own path")
                         break
+
+
+def _may_scale(value: Any) -> bool:
+    """Whether a parameter is a number, or may turn out to be one."""
+    return (isinstance(value, int | float) and not isinstance(value, bool)) or bool(_references(value))
 
 
 def _output_place(task: Task, output: str, place: Place) -> Place:

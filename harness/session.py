@@ -39,8 +39,7 @@ def run(
         code = errors.EXIT_INTERNAL
         with Live(paths) as live, Stops() as stops:
             try:
-                envs = {**settings.envs, **loaded.plan.envs}
-                engine = Engine(loaded, root, store, live=live, stops=stops, envs=envs)
+                engine = Engine(loaded, root, store, live=live, stops=stops, envs=settings.envs)
                 engine.run(jobs or settings.jobs, list(only), load or (lambda: loaded))
                 states = Counter(engine.books.states[name] for name in engine.agenda.frontier.wanted)
                 code = exit_code(states, stops)

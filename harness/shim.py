@@ -109,6 +109,7 @@ def log_of(folder: str, secrets: list[bytes]) -> tuple[int, int]:
     if pid == 0:
         try:
             os.close(target)
+            os.close(LOCK)  # it may outlive the supervisor, and must not pass for it
             redact(source, log, secrets)
         finally:
             os._exit(0)
@@ -222,7 +223,10 @@ class Task:
 
     def dump_stacks(self) -> None:
         """Write into the log where each of its Python processes hangs."""
-        os.write(self.log, b"\nharness: no progress for too long, so the task is stopped. Its stacks:\n")
+        try:
+            os.write(self.log, b"\nharness: no progress for too long, so the task is stopped. Its stacks:\n")
+        except OSError:
+            pass  # it may hang because the disk is full
         if self.worker:  # it dumps its own
             send(signal.SIGUSR2, [self.leader])
             time.sleep(0.3)
@@ -289,6 +293,7 @@ def follow(task: Task, activity: Activity, grace_s: float, timeout_s: float) -> 
 def launch(folder: str, cwd: str, py_spy: str, argv: list[str]) -> tuple[Task, OSError | None]:
     """Start the task; the error is why it could not be."""
     secrets = [os.environb[os.fsencode(name)] for name in os.environ.pop("HARNESS_SECRETS", "").split()]
+    secrets.sort(key=len, reverse=True)  # one may be part of another
     log = redactor = leader = 0
     error = None
     try:

@@ -244,6 +244,8 @@ class Store(Ledger):
     def cancel(self, task: str, reason: str) -> None:
         """Record that the task is not to be executed, because somebody said so."""
         self._state(task, State.CANCELLED, reason)
+        ended = "UPDATE attempt SET state = 'cancelled', reason = ?, ended_at = ? WHERE task = ? AND state = 'running'"
+        self.connection.execute(ended, (reason, time.time(), task))
         self._event("cancelled", task=task, reason=reason)
 
     @transition

@@ -3,6 +3,7 @@
 python -P -m harness.worker REQUEST        exit 0 done, 1 failed, 75 interrupted, 70 a fault of the tool
 """
 
+import contextlib
 import errno
 import faulthandler
 import importlib
@@ -87,9 +88,15 @@ def run(request: dict[str, Any], context: Context) -> dict[str, Any]:
     return {"ok": True, **result.model_dump(), "seals": _seals(context)}
 
 
+def _log(text: str) -> None:
+    """Put a text into the log, unless its disk is full: the result says it too."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)  # noqa: T201 - a worker's stderr is its log
+
+
 def _fault(error: Exception, context: Context) -> dict[str, Any]:
     """What went wrong in the tool: the machine lacked something, or a fault of the tool itself."""
-    print(context.hidden(traceback.format_exc()), file=sys.stderr)  # noqa: T201 - a worker's stderr is its log
+    _log(context.hidden(traceback.format_exc()))
     first = (str(error).splitlines() or [""])[0]
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         place = f" ('{error.filename}')" if error.filename else ""
@@ -130,7 +137,7 @@ def main() -> int:
     except HarnessError as error:
         parts = {"code": error.code, "what": error.what, "where": error.where, "found": error.found, "do": error.do}
         outcome, code = {"ok": False, "error": parts}, error.exit_code
-        print(context.hidden(str(error)), file=sys.stderr)  # noqa: T201 - a worker's stderr is its log
+        _log(context.hidden(str(error)))
     except Exception as error:
         outcome, code = {"ok": False, "error": _fault(error, context)}, EXIT_INTERNAL
     _write(context, outcome)
