@@ -63,8 +63,7 @@ def judge(verdict: Verdict, result: Result | None, log_tail: list[str], task: Ta
             return Outcome(State.FAILED, "its process ended well, but without a result", cause="fault")
         if task.tool != "shell":
             return Outcome(State.COMPLETED, result=result or {})
-        if not verdict.stop:  # else nobody knows whether it was done, or only ended well
-            return _of_shell(result or {})
+        return _of_shell(result or {})
     if verdict.stop or verdict.exit_code == WORKER_INTERRUPTED:
         return Outcome(State.INTERRUPTED, "stopped as asked")
     reason = _reason(verdict, result, log_tail)

@@ -223,7 +223,7 @@ class Task:
 
     def dump_stacks(self) -> None:
         """Write into the log where each of its Python processes hangs."""
-        try:
+        try:  # noqa: SIM105 - contextlib would slow its start
             os.write(self.log, b"\nharness: no progress for too long, so the task is stopped. Its stacks:\n")
         except OSError:
             pass  # it may hang because the disk is full
