@@ -187,8 +187,8 @@ class Resolver:
         for index, rule in enumerate(task.retries.rules):
             for key, changes in (("with", rule.with_), ("scale", rule.scale)):
                 for name in changes:
+                    at = (*place, "retries", "rules", index, key, name, "key")
                     if name not in tool.params.model_fields:
-                        at = (*place, "retries", "rules", index, key, name, "key")
                         do = nearest(name, tool.params.model_fields)
                         self.reporter.mistake(at, f"tool '{tool.name}' has no parameter '{name}'", do=do)
                     elif key == "scale" and not _may_scale(full.get(name)):
