@@ -22,9 +22,9 @@ WAIT_S = 1.0
 FIGURES = re.compile(r"\d[\d.,]* ?(?:[KMGT]i)?B?")
 
 
-def _same(one: str, other: str) -> bool:
-    """Whether two reasons say the same but for figures, which change all the time."""
-    return one == other or FIGURES.sub("", one) == FIGURES.sub("", other)
+def _but_figures(reason: str) -> str:
+    """A reason without its figures: how much is free of what a task waits for changes all the time."""
+    return FIGURES.sub("", reason)
 
 
 class Books:
@@ -73,7 +73,9 @@ class Books:
 
     def set(self, name: str, state: State, reason: str) -> None:
         """Record a change of state that is not the start or end of an attempt; nothing where nothing changes."""
-        if self.states[name] == state and (state in SETTLED or _same(self.reasons.get(name, ""), reason)):
+        before = self.reasons.get(name, "")
+        same = _but_figures(before) == _but_figures(reason) if state == State.WAITING_RESOURCES else before == reason
+        if self.states[name] == state and (state in SETTLED or same):
             return
         self.write(lambda: self.store.set_state(name, state, reason))
         self._now(name, state, reason)

@@ -4,7 +4,7 @@ import contextlib
 import json
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -98,6 +98,14 @@ class Tool:
     deletes: bool = False
 
 
+def redacted(text: str, secrets: Iterable[str]) -> str:
+    """`text` without the secrets, as they are and as JSON has them; the longest first, for one may hold another."""
+    forms = {form for secret in secrets for form in (secret, json.dumps(secret)[1:-1])}
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, "[secret]")
+    return text
+
+
 class Context:
     """A tool's line to the engine: where it works, and what it reports.
 
@@ -116,8 +124,7 @@ class Context:
         self.outputs: dict[str, Path] = {name: Path(path) for name, path in request["outputs"].items()}
         self.protected: dict[str, str] = request.get("protected", {})
         self.stop_requested = False
-        self._secrets = [form for secret in secrets for form in dict.fromkeys((secret, json.dumps(secret)[1:-1]))]
-        self._secrets.sort(key=len, reverse=True)  # one may be part of another
+        self._secrets = secrets
         self._events = (self.folder / "events.jsonl").open("a", encoding="utf-8", buffering=1)
         self._last_progress_s = 0.0
 
@@ -133,9 +140,7 @@ class Context:
 
     def hidden(self, text: str) -> str:
         """`text` without the secrets of the plan."""
-        for secret in self._secrets:
-            text = text.replace(secret, "[secret]")
-        return text
+        return redacted(text, self._secrets)
 
     def progress(self, done: int, total: int, *, unit: str = "") -> None:
         """Report that `done` of `total` units are done; at most ten reports a second are kept, and always the last."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness import catalog, preflight, process, references
 from harness.appraisal import Appraisal, checked_params
-from harness.contract import Needs, Tool
+from harness.contract import Needs, Tool, redacted
 from harness.errors import BlockedError
 from harness.files import write_json
 from harness.generic import SHELL
@@ -126,11 +126,9 @@ class Launcher:
         found = process.read_result(paths)
         if found is None or step.tool is not SHELL:  # a worker hides them itself
             return found
-        text = json.dumps(found, ensure_ascii=False)
         with contextlib.suppress(BlockedError):  # a secret that is gone now
-            for value in sorted(self.secrets(step).values(), key=len, reverse=True):
-                text = text.replace(json.dumps(value, ensure_ascii=False)[1:-1], "[secret]")
-        return dict(json.loads(text))
+            return dict(json.loads(redacted(json.dumps(found), self.secrets(step).values())))
+        return found
 
     def _shell(self, attempt: AttemptPaths, appraisal: Appraisal, env: dict[str, str]) -> tuple[list[str], Path]:
         env["HARNESS_RESULT"] = str(attempt.result)

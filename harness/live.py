@@ -76,13 +76,19 @@ class Live:
         elif not self.interactive and now - self._said_at >= self.heartbeat_s:
             self._heartbeat()
 
+    def _snapshot(self) -> status.Snapshot | None:
+        """Where the plan stands; None where that can't be read just now: it is shown the next time."""
+        try:
+            return status.snapshot(self.paths)
+        except StoreError:
+            return None
+
     def _draw(self) -> None:
         assert self._live
         size = self.console.size
-        try:
-            snapshot = status.snapshot(self.paths)
-        except StoreError:
-            return  # what can't be read just now is shown the next time
+        snapshot = self._snapshot()
+        if snapshot is None:
+            return
         view = table.render(snapshot, size.width, ascii=self._ascii, height=size.height)
         try:
             self._live.update(view, refresh=True)
@@ -91,9 +97,8 @@ class Live:
 
     def _heartbeat(self) -> None:
         """Say that the run is alive, and what it is at."""
-        try:
-            snapshot = status.snapshot(self.paths)
-        except StoreError:
+        snapshot = self._snapshot()
+        if snapshot is None:
             return
         running = [row for row in snapshot.rows if row.state == State.RUNNING]
         for row in running:
